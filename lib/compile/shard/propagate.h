@@ -1,0 +1,55 @@
+// Propagation: from a few anchored layouts to one factor assignment for every node of the graph.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "compile/shard/reshard.h"
+#include "compile/shard/rule.h"
+#include "graph/graph.h"
+
+namespace moetrain {
+
+/// One row of annotation. Strategies and users write rows of the same kind.
+struct ShardRow {
+  enum class Kind {
+    kFactors,  ///< give axes to factors of ops whose name matches (forward node; its vjp nodes follow)
+    kUses,     ///< give layouts to operands (`in`) and/or result 0 (`out`) of matching ops
+    kState,    ///< layout of states (parameters, optimizer moments) whose name matches
+  };
+  Kind kind = Kind::kFactors;
+  std::string pattern;                                   ///< `*` globs over node or state names
+  std::map<char, std::vector<std::string>> factors;      ///< factor letter -> axis names
+  std::vector<std::vector<std::vector<std::string>>> in, out;  ///< per tensor, per dim, axis names
+  std::string origin;                                    ///< "strategy tp", "config.yaml:31:5", ...
+  bool locked = true;                                    ///< a user row: never overridden
+};
+
+/// The decision for one node and where it came from.
+struct NodeSharding {
+  FactorAxes factors;
+  NodeLayouts layouts;
+  std::string origin;   ///< "anchor: strategy tp", "propagated from layers.0.mlp.up", "refined", ...
+  bool anchored = false;
+};
+
+struct ShardingResult {
+  std::vector<NodeSharding> nodes;   ///< indexed like Graph::nodes
+  double reshard_seconds = 0;        ///< predicted, summed over edges
+  std::vector<std::string> notes;    ///< conflicts between anchors, rows that matched nothing
+};
+
+struct PropagateOptions {
+  bool refine = true;
+};
+
+/// Multi-source breadth-first propagation from the anchors, then monotone refinement (design:
+/// shard-and-dispatch.md 3.3). Deterministic; independent of the order of rows. Throws UserError,
+/// naming op, shapes, axes and remedy, only for impossible rows. Every value is then laid out as its
+/// producer's NodeLayouts::results says; an edge whose consumer demands something else needs a
+/// redistribution (inserted by partition). Ragged values are never redistributed: all ops that touch
+/// one agree, or the row is refused.
+ShardingResult propagate(const Graph& graph, const Mesh& mesh, const LinkModel& links,
+                         const std::vector<ShardRow>& rows, const PropagateOptions& options = {});
+
+}  // namespace moetrain
