@@ -17,24 +17,24 @@ spdlog::logger& logger() {
   return *instance;
 }
 
-spdlog::level::level_enum level_of(LogLevel level) {
+spdlog::level::level_enum level_of(Severity level) {
   switch (level) {
-    case LogLevel::kDebug: return spdlog::level::debug;
-    case LogLevel::kInfo: return spdlog::level::info;
-    case LogLevel::kWarning: return spdlog::level::warn;
-    case LogLevel::kError: return spdlog::level::err;
+    case Severity::kDebug: return spdlog::level::debug;
+    case Severity::kInfo: return spdlog::level::info;
+    case Severity::kWarning: return spdlog::level::warn;
+    case Severity::kError: return spdlog::level::err;
   }
   return spdlog::level::info;
 }
 
 }  // namespace
 
-void log_setup(int rank, LogLevel lowest) {
+void log_setup(int rank, Severity lowest) {
   logger().set_level(rank == 0 ? level_of(lowest) : spdlog::level::err);
   if (rank != 0) logger().set_pattern("%^%L%$ %H:%M:%S [rank " + std::to_string(rank) + "] %v");
 }
 
-void log(LogLevel level, const std::string& message) {
+void log(Severity level, const std::string& message) {
   logger().log(level_of(level), spdlog::string_view_t(message.data(), message.size()));
 }
 

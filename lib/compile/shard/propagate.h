@@ -10,8 +10,9 @@
 
 namespace moetrain {
 
-/// One row of annotation. Strategies and users write rows of the same kind.
-struct ShardRow {
+/// One row of annotation. Strategies and users write rows of the same kind. (The config room has a
+/// ShardRow of its own: the user's text. This is what strategy/user.cc makes of it.)
+struct LayoutRow {
   enum class Kind {
     kFactors,  ///< give axes to factors of ops whose name matches (forward node; its vjp nodes follow)
     kUses,     ///< give layouts to operands (`in`) and/or result 0 (`out`) of matching ops
@@ -50,6 +51,6 @@ struct PropagateOptions {
 /// redistribution (inserted by partition). Ragged values are never redistributed: all ops that touch
 /// one agree, or the row is refused.
 ShardingResult propagate(const Graph& graph, const Mesh& mesh, const LinkModel& links,
-                         const std::vector<ShardRow>& rows, const PropagateOptions& options = {});
+                         const std::vector<LayoutRow>& rows, const PropagateOptions& options = {});
 
 }  // namespace moetrain

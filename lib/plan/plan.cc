@@ -1,0 +1,140 @@
+// Plans as text and numbers.
+#include "plan/plan.h"
+
+#include "base/error.h"
+#include "base/random.h"
+
+namespace moetrain {
+
+const Segment& Plan::segment(const std::string& name) const {
+  for (const Segment& s : segments) {
+    if (s.name == name) return s;
+  }
+  MT_CHECK(false, "no segment '", name, "' in the plan");
+  return segments.front();
+}
+
+int64_t Plan::state_bytes() const {
+  int64_t total = 0;
+  for (const Slot& s : slots) {
+    if (s.home == Home::kState && s.alias < 0) total += s.bytes;
+  }
+  return total;
+}
+
+int64_t sent_bytes(const Plan& plan, const Collective& c) {
+  const int64_t members = static_cast<int64_t>(plan.groups[c.group].ranks.size());
+  const int64_t in = plan.slots[c.in[0]].bytes;
+  const std::string op = c.op->name;
+  if (op == "all_gather") return in * (members - 1);
+  if (op == "all_reduce") return 2 * in * (members - 1) / members;
+  if (op == "exchange") {
+    int64_t total = 0;
+    const auto& ranks = plan.groups[c.group].ranks;
+    const auto& bytes = c.attrs.integers("send_bytes");
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      if (ranks[i] != plan.rank) total += bytes[i];
+    }
+    return total;
+  }
+  return in * (members - 1) / members;
+}
+
+namespace {
+
+std::string slot_text(const Plan& plan, int index) {
+  const Slot& s = plan.slots[index];
+  std::string where;
+  switch (s.home) {
+    case Home::kState: where = "state"; break;
+    case Home::kInput: where = "input"; break;
+    case Home::kOutput: where = "output"; break;
+    case Home::kArena: where = cat("@", s.offset); break;
+    case Home::kRagged: where = cat("rows ", plan.extents[s.extent].name); break;
+    case Home::kHost: where = "host"; break;
+  }
+  if (s.alias >= 0) where = cat("= $", s.alias);
+  return cat("$", index, " ", to_string(s.type), " ", where);
+}
+
+std::string slots_text(const std::vector<int>& slots) {
+  std::vector<std::string> names;
+  for (int s : slots) names.push_back(cat("$", s));
+  return join(names, ", ");
+}
+
+struct InstructionPrinter {
+  const Plan& plan;
+  std::string operator()(const Launch& l) const {
+    return cat(slots_text(l.out), " = ", l.op->name, "(", slots_text(l.in), ") ",
+               to_string(l.attrs));
+  }
+  std::string operator()(const Collective& c) const {
+    return cat(slots_text(c.out), " = ", c.op->name, "(", slots_text(c.in), ") over ",
+               plan.groups[c.group].name, " sends ", sent_bytes(plan, c));
+  }
+  std::string operator()(const Bind& b) const {
+    std::vector<std::string> names;
+    for (int e : b.extents) names.push_back(plan.extents[e].name);
+    return cat("bind ", join(names, ", "), " from ", slots_text(b.counts));
+  }
+  std::string operator()(const Alloc& a) const { return "alloc " + slot_text(plan, a.slot); }
+  std::string operator()(const Free& f) const { return cat("free $", f.slot); }
+};
+
+}  // namespace
+
+std::string print(const Plan& plan) {
+  std::string text = cat("rank ", plan.rank, " of ", plan.world, "; arena ", plan.arena_bytes,
+                         " bytes, states ", plan.state_bytes(), " bytes, rows ",
+                         plan.ragged_bytes, " bytes (worst ", plan.ragged_bytes_worst, ")\n");
+  for (const Group& g : plan.groups) text += cat("group ", g.name, ": ", join(g.ranks, " "), "\n");
+  for (size_t i = 0; i < plan.slots.size(); ++i) {
+    text += slot_text(plan, static_cast<int>(i)) + "  # " + plan.slots[i].name + "\n";
+  }
+  static const char* const kLanes[] = {"compute", "comm"};
+  for (const Segment& s : plan.segments) {
+    text += "segment " + s.name + "\n";
+    for (size_t i = 0; i < s.instructions.size(); ++i) {
+      const Instruction& in = s.instructions[i];
+      text += cat("  ", i, " ", kLanes[in.lane], " ", std::visit(InstructionPrinter{plan}, in.what));
+      if (!in.waits.empty()) text += cat(" after ", join(in.waits, ","));
+      text += "  # " + in.name + "\n";
+    }
+  }
+  return text;
+}
+
+std::string print_collectives(const Plan& plan) {
+  std::string text;
+  for (const Segment& s : plan.segments) {
+    int64_t total = 0;
+    for (const Instruction& in : s.instructions) {
+      const auto* c = std::get_if<Collective>(&in.what);
+      if (!c) continue;
+      const int64_t bytes = sent_bytes(plan, *c);
+      total += bytes;
+      text += cat(s.name, " ", in.name, " ", c->op->name, " ", plan.groups[c->group].name, " ",
+                  to_string(plan.slots[c->in[0]].type), " ", bytes, "\n");
+    }
+    text += cat(s.name, " total ", total, " bytes sent by rank ", plan.rank, "\n");
+  }
+  return text;
+}
+
+uint64_t agreement_hash(const Plan& plan) {
+  uint64_t hash = hash_bytes(cat(plan.world));
+  for (const Segment& s : plan.segments) {
+    for (const Instruction& in : s.instructions) {
+      if (const auto* l = std::get_if<Launch>(&in.what)) hash = hash_bytes(l->op->name, hash);
+      if (const auto* c = std::get_if<Collective>(&in.what)) {
+        hash = hash_bytes(cat(c->op->name, plan.slots[c->in[0]].bytes,
+                              plan.groups[c->group].ranks.size()), hash);
+      }
+      hash = hash_bytes(in.name, hash);
+    }
+  }
+  return hash;
+}
+
+}  // namespace moetrain
