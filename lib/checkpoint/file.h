@@ -1,0 +1,64 @@
+// Files that are either whole on the disk or not there: named errors, fsync, atomic replacement.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace moetrain {
+
+/// A new file, written front to back. Failures are UserErrors (exit code 1) that name the file and
+/// the system's reason (for example "No space left on device").
+class FileWriter {
+ public:
+  /// Creates `path`, emptying what was there.
+  explicit FileWriter(std::string path);
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+  ~FileWriter();
+
+  void write(const void* data, size_t size);
+  void write(std::string_view text) { write(text.data(), text.size()); }
+  /// Flushes to the disk (fsync) and closes. Without it the file counts as abandoned.
+  void finish();
+
+  const std::string& path() const { return path_; }
+  uint64_t written() const { return written_; }
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+  uint64_t written_ = 0;
+};
+
+/// A whole file mapped for reading. Throws UserError that names the file.
+class MappedFile {
+ public:
+  explicit MappedFile(std::string path);
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&&) = delete;
+  ~MappedFile();
+
+  std::string_view bytes() const { return {data_, size_}; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  const char* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+/// The whole of a (small) file. UserError if it cannot be read.
+std::string read_file(const std::string& path);
+
+/// Replaces `path` so that a reader, or a restart after a crash, sees the old or the new contents.
+void write_file_atomically(const std::string& path, std::string_view contents);
+
+/// Makes creations, renames and deletions inside a folder durable.
+void sync_directory(const std::string& path);
+
+/// Space left for this user on the file system that holds `path`.
+uint64_t free_bytes(const std::string& path);
+
+}  // namespace moetrain
