@@ -1,0 +1,38 @@
+// A parsed document before it has types: what YAML text, config.json and --set all become.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "config/value.h"
+
+namespace moetrain {
+
+/// One value with its position. `quoted` scalars are text whatever they look like.
+struct Node {
+  enum Kind { kNull, kScalar, kList, kMap };
+  struct Entry;
+
+  Kind kind = kNull;
+  std::string scalar;
+  bool quoted = false;
+  std::vector<Node> items;
+  std::vector<Entry> entries;
+  Origin origin;
+
+  const Node* find(const std::string& key) const;
+  Node* find(const std::string& key);
+  /// The value as a user would recognise it, shortened: for messages.
+  std::string text() const;
+  /// "a list", "a map", "nothing", "text", ...
+  const char* kind_name() const;
+};
+
+struct Node::Entry {
+  std::string key;
+  Origin origin;
+  Node value;
+};
+
+}  // namespace moetrain
