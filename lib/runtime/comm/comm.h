@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -14,12 +16,33 @@ namespace moetrain {
 
 enum class ReduceOp { kSum, kMax };
 
+/// Thrown out of a wait when another rank failed: a consequence, never the cause to show first.
+class PeerFailure : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// What Fabric::abort throws when ranks are threads.
+class JobAborted : public std::runtime_error {
+ public:
+  JobAborted(const std::string& message, int exit_code)
+      : std::runtime_error(message), exit_code_(exit_code) {}
+  int exit_code() const { return exit_code_; }
+
+ private:
+  int exit_code_;
+};
+
 /// One group of ranks, in a fixed order. Every verb is collective over the group, is issued to
 /// `lane`, returns at once and runs in the lane's order; all ranks must issue the same verbs in the
-/// same order on one communicator. Buffers are device memory and must stay untouched until an event
-/// recorded after the verb is reached. Reductions add in group order, whatever arrives first, with
-/// float accumulation for bf16 and one rounding: the same bits on every rank, every time.
-/// Sizes are 64-bit bytes without limit. A failed peer makes the lane throw.
+/// same order on one communicator (verbs issued to different lanes run in the order of issue). Buffers
+/// are device memory and must stay untouched until an event recorded after the verb is reached.
+/// Reductions add in a fixed order, whatever arrives first, with float accumulation for bf16 and one
+/// rounding: the same bits on every rank, every time. The order: on each node the members in group
+/// order, then the nodes' sums in the order of their first member; so plain group order where a group
+/// has one node, or one member per node. A maximum with a NaN is NaN.
+/// Sizes are 64-bit bytes without limit; 0 is allowed everywhere. A failed peer makes the lane throw
+/// PeerFailure; a lane that has thrown skips all later work. Lanes end before the fabric does.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -41,13 +64,15 @@ class Communicator {
   /// no counts are exchanged. The vectors are copied.
   virtual void all_to_all_v(const void* send, const std::vector<int64_t>& send_bytes, void* recv,
                             const std::vector<int64_t>& recv_bytes, Lane& lane) = 0;
-  /// Point to point inside the group; sends to and receives from one peer match in issue order.
+  /// Point to point inside the group; sends to and receives from one peer match in issue order. On
+  /// host fabrics a send is buffered (done once the data is copied), so crossing sends cannot lock up.
   virtual void send(const void* data, int64_t bytes, int peer, Lane& lane) = 0;
   virtual void recv(void* data, int64_t bytes, int peer, Lane& lane) = 0;
   virtual void barrier(Lane& lane) = 0;
 };
 
-/// Bytes and messages this rank sent since the start, per link class.
+/// Payload bytes and messages this rank sent to other ranks since the start, per link class (a block
+/// that k ranks of the node read from shared memory counts k times).
 struct TrafficCounters {
   int64_t inter_node_bytes = 0, intra_node_bytes = 0;
   int64_t inter_node_messages = 0, intra_node_messages = 0;
@@ -87,7 +112,8 @@ class Fabric {
 std::unique_ptr<Fabric> make_single_fabric();
 
 /// Ranks as threads of this process (tests): runs `body(fabric of rank r)` on `size` threads, joins
-/// them and rethrows the first failure (in time). `ranks_per_node` forms nodes; 0 = all on one.
+/// them and rethrows the first failure (in time); the other ranks' waits throw PeerFailure.
+/// `ranks_per_node` forms nodes; 0 = all on one.
 void run_local_ranks(int size, int ranks_per_node, const std::function<void(Fabric&)>& body);
 
 }  // namespace moetrain
