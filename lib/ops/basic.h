@@ -6,7 +6,8 @@
 
 namespace moetrain::ops {
 
-/// A tensor fed from outside at every micro-batch (phase forward) or step. attrs: dtype, shape.
+/// A tensor fed from outside at every micro-batch (phase forward) or step. attrs: dtype (short name
+/// as text, as everywhere), shape, optionally ragged = 1.
 extern const OpDef kInput;
 /// A slot that lives from step to step (parameter, moment, accumulator). attrs: dtype, shape.
 extern const OpDef kState;

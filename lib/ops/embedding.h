@@ -11,7 +11,7 @@ namespace moetrain::ops {
 /// outside [vocab_begin, vocab_begin + v) gives a zero row. Rule: `local v`.
 extern const OpDef kEmbedding;
 /// (ids[b, s], dy[b, s, d]) -> dtable[v, d] f32; attrs vocab (v), vocab_begin. With a third operand
-/// `acc` [v, d] f32: added to it in place. Rows are summed in position order (deterministic).
+/// `acc` [v, d] f32 and attr accumulate = 1: added to it in place. Rows are summed in position order (deterministic).
 extern const OpDef kEmbeddingGrad;
 
 Value embedding(Graph& g, Value table, Value ids, DType dtype, const std::string& name);

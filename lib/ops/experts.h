@@ -19,10 +19,10 @@ extern const OpDef kDispatch;
 /// (drows, plan, idx) -> dx[b, s, d]: sum over a token's rows in slot order, float. attr experts.
 extern const OpDef kDispatchGrad;
 /// (yrows, plan, weight[b, s, K] f32, idx) -> y[b, s, d] = sum over slots weight * row, in slot order,
-/// float accumulation, yrows' dtype. Rule: `local e`.
+/// float accumulation, yrows' dtype. attr experts. Rule: `local e`.
 extern const OpDef kCombine;
 /// (dy[b, s, d], plan, weight, idx, yrows) -> dyrows (= weight * dy[token]), dweight[b, s, K] f32
-/// (= <dy[token], row>, 0 for slots without a row).
+/// (= <dy[token], row>, 0 for slots without a row). attr experts.
 extern const OpDef kCombineGrad;
 
 /// rows ragged[E, t, k], w[E, n, k], plan -> ragged[E, t, n]: every expert's rows times its weight^T.
@@ -30,7 +30,7 @@ extern const OpDef kGroupedMatmul;
 /// dy ragged[E, t, n], w[E, n, k], plan -> dx ragged[E, t, k].
 extern const OpDef kGroupedMatmulDx;
 /// dy ragged[E, t, n], x ragged[E, t, k], plan [, acc[E, n, k] f32] -> dw[E, n, k] f32 (in place into
-/// acc when given). An expert without rows gets zeros (nothing added).
+/// acc when given, with attr accumulate = 1). An expert without rows gets zeros (nothing added).
 extern const OpDef kGroupedMatmulDw;
 
 struct Dispatched {

@@ -11,8 +11,8 @@ namespace moetrain::ops {
 extern const OpDef kMatmul;
 /// dx[..., k] = dy[..., n] w[n, k]. attr dtype optional (default dy's).
 extern const OpDef kMatmulDx;
-/// dw[n, k] = sum over rows dy[..., n]^T x[..., k], float32. With a third operand `acc` [n, k] f32 the
-/// result is acc + dw, written in place (output aliases operand 2).
+/// dw[n, k] = sum over rows dy[..., n]^T x[..., k], float32. With a third operand `acc` [n, k] f32 and
+/// attr accumulate = 1 the result is acc + dw, written in place (output aliases operand 2).
 extern const OpDef kMatmulDw;
 
 Value matmul(Graph& g, Value x, Value w, const std::string& name);

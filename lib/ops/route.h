@@ -10,7 +10,7 @@ struct RouteOptions {
   int64_t experts = 0, top_k = 0, groups = 1, top_groups = 1;
   bool normalise = true;
   double scaling = 1;
-  int64_t valid_positions = 0;  ///< tokens with pos >= this are not routed (MTP layers: S - k)
+  int64_t valid_positions = 0;  ///< tokens with pos >= this are not routed (MTP layers: S - k); 0: all are
 };
 
 /// (logits[b, s, E] f32, bias[E] f32, pos[b, s] i32) ->
