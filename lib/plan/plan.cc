@@ -88,7 +88,7 @@ std::string print(const Plan& plan) {
   std::string text = cat("rank ", plan.rank, " of ", plan.world, "; arena ", plan.arena_bytes,
                          " bytes, states ", plan.state_bytes(), " bytes, rows ",
                          plan.ragged_bytes, " bytes (worst ", plan.ragged_bytes_worst, ")\n");
-  for (const Group& g : plan.groups) text += cat("group ", g.name, ": ", join(g.ranks, " "), "\n");
+  for (const RankGroup& g : plan.groups) text += cat("group ", g.name, ": ", join(g.ranks, " "), "\n");
   for (size_t i = 0; i < plan.slots.size(); ++i) {
     text += slot_text(plan, static_cast<int>(i)) + "  # " + plan.slots[i].name + "\n";
   }

@@ -87,7 +87,7 @@ struct Segment {
   std::vector<Instruction> instructions;
 };
 
-struct Group {
+struct RankGroup {
   std::string name;
   std::vector<int> ranks;
 };
@@ -107,7 +107,7 @@ struct Plan {
   int rank = 0, world = 1;
   std::vector<Slot> slots;
   std::vector<Extent> extents;
-  std::vector<Group> groups;
+  std::vector<RankGroup> groups;
   std::vector<Segment> segments;
   std::vector<Port> states, inputs, outputs;
   int64_t arena_bytes = 0;

@@ -1,0 +1,286 @@
+// One rank's graph becomes its tape.
+#include "compile/lower.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "ops/basic.h"
+#include "ops/local.h"
+
+namespace moetrain {
+
+namespace {
+
+/// Builds the plan in four walks: slots, instructions with rows allocated and freed, life times, ports.
+class Lowering {
+ public:
+  Lowering(const LocalGraph& local, const Mesh& mesh, int rank, const LowerOptions& options)
+      : local_(local), graph_(local.graph), mesh_(mesh), rank_(rank) {
+    plan_.rank = rank;
+    plan_.world = options.world;
+  }
+
+  Plan run() {
+    make_slots();
+    emit("step", [](Phase p) { return p != Phase::kUpdate; });
+    emit("update", [](Phase p) { return p == Phase::kUpdate; });
+    place_arena();
+    make_ports();
+    return std::move(plan_);
+  }
+
+ private:
+  int root(int slot) const {
+    while (plan_.slots[slot].alias >= 0) slot = plan_.slots[slot].alias;
+    return slot;
+  }
+  int slot_of(Value v) const { return slots_.at(v); }
+
+  static bool leaf(const Node& node) {
+    return node.op == &ops::kInput || node.op == &ops::kState;
+  }
+
+  int64_t row_bytes(const Type& type) const {
+    int64_t bytes = static_cast<int64_t>(size_of(type.dtype));
+    for (size_t d = 2; d < type.shape.size(); ++d) bytes *= type.shape[d];
+    return bytes;
+  }
+
+  int extent_of(const Node& node) {
+    if (node.attrs.has("which")) {
+      const Value bind = node.inputs.back();
+      return bound_.at(bind.node) + static_cast<int>(node.attrs.integer("which"));
+    }
+    for (Value v : node.inputs) {
+      if (graph_.type(v).ragged) return plan_.slots[slot_of(v)].extent;
+    }
+    MT_CHECK(false, "rows of '", node.name, "' have no extent");
+    return -1;
+  }
+
+  void make_slots() {
+    std::map<Value, std::string> outputs;
+    for (const NamedValue& o : graph_.outputs) outputs[o.value] = o.name;
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      const Node& node = graph_.nodes[i];
+      if (node.op == &ops::kBind) {
+        bound_[static_cast<int>(i)] = static_cast<int>(plan_.extents.size());
+        for (size_t k = 0; k < node.inputs.size(); ++k) {
+          plan_.extents.push_back({cat(node.name, ".", k), node.attrs.integers("expected")[k],
+                                   node.attrs.integers("largest")[k]});
+        }
+      }
+      for (size_t k = 0; k < node.outputs.size(); ++k) {
+        const Value v{static_cast<int>(i), static_cast<int>(k)};
+        Slot slot;
+        slot.name = node.outputs.size() == 1 ? node.name : cat(node.name, "#", k);
+        slot.type = node.outputs[k];
+        slot.bytes = numel(slot.type.shape) * static_cast<int64_t>(size_of(slot.type.dtype));
+        const int shares = node.op->alias ? node.op->alias(node.attrs, static_cast<int>(k)) : -1;
+        if (node.op == &ops::kState) {
+          slot.home = Home::kState;
+        } else if (node.op == &ops::kInput) {
+          slot.home = Home::kInput;
+        } else if (node.op == &ops::kBind) {
+          slot.home = Home::kHost;
+        } else if (shares >= 0) {
+          slot.alias = slot_of(node.inputs[shares]);
+          slot.home = plan_.slots[root(slot.alias)].home;
+          slot.extent = plan_.slots[slot.alias].extent;
+        } else if (slot.type.ragged) {
+          slot.home = Home::kRagged;
+          slot.extent = extent_of(node);
+          slot.bytes = plan_.extents[slot.extent].expected * row_bytes(slot.type);
+        }
+        slots_[v] = static_cast<int>(plan_.slots.size());
+        plan_.slots.push_back(std::move(slot));
+      }
+    }
+    // What the trainer reads later must survive the segment: its memory leaves the arena.
+    for (const auto& [value, name] : outputs) {
+      Slot& slot = plan_.slots[root(slot_of(value))];
+      if (slot.home == Home::kArena) slot.home = Home::kOutput;
+    }
+  }
+
+  int group_of(const Attrs& attrs) {
+    const auto& list = attrs.integers("axes");
+    const std::vector<Axis> axes(list.begin(), list.end());
+    const std::vector<int> ranks = mesh_.group(rank_, axes);
+    std::vector<std::string> names;
+    for (Axis a : axes) names.push_back(mesh_.atoms[a].name);
+    const std::string name = join(names, "*");
+    for (size_t g = 0; g < plan_.groups.size(); ++g) {
+      if (plan_.groups[g].name == name) return static_cast<int>(g);
+    }
+    plan_.groups.push_back({name, ranks});
+    return static_cast<int>(plan_.groups.size()) - 1;
+  }
+
+  template <class Wanted>
+  void emit(const std::string& name, Wanted wanted) {
+    Segment segment;
+    segment.name = name;
+    std::vector<int> nodes;
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      if (wanted(graph_.nodes[i].tag.phase) && !leaf(graph_.nodes[i])) {
+        nodes.push_back(static_cast<int>(i));
+      }
+    }
+    if (nodes.empty()) return;
+    std::map<int, int> last_use;  // ragged root slot -> last node that touches it
+    for (int n : nodes) {
+      for (Value v : graph_.nodes[n].inputs) last_use[root(slot_of(v))] = n;
+      for (size_t k = 0; k < graph_.nodes[n].outputs.size(); ++k) {
+        last_use[root(slot_of({n, static_cast<int>(k)}))] = n;
+      }
+    }
+    for (int n : nodes) {
+      const Node& node = graph_.nodes[n];
+      std::vector<int> in, out;
+      for (Value v : node.inputs) in.push_back(slot_of(v));
+      for (size_t k = 0; k < node.outputs.size(); ++k) {
+        out.push_back(slot_of({n, static_cast<int>(k)}));
+        const Slot& slot = plan_.slots[out.back()];
+        if (slot.home == Home::kRagged && slot.alias < 0) push(segment, Alloc{out.back()}, n);
+      }
+      if (node.op == &ops::kBind) {
+        Bind bind{in, {}, out[0]};
+        for (size_t k = 0; k < in.size(); ++k) {
+          bind.extents.push_back(bound_.at(n) + static_cast<int>(k));
+        }
+        push(segment, std::move(bind), n);
+      } else if (ops::is_collective(*node.op)) {
+        push(segment, Collective{node.op, node.attrs, in, out, group_of(node.attrs)}, n);
+      } else {
+        push(segment, Launch{node.op, node.attrs, in, out}, n);
+      }
+      std::vector<int> touched = in;
+      touched.insert(touched.end(), out.begin(), out.end());
+      for (int& s : touched) s = root(s);
+      std::sort(touched.begin(), touched.end());
+      touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
+      for (int s : touched) {
+        if (plan_.slots[s].home == Home::kRagged && last_use.at(s) == n) push(segment, Free{s}, n);
+      }
+    }
+    plan_.segments.push_back(std::move(segment));
+  }
+
+  template <class What>
+  void push(Segment& segment, What what, int node) {
+    Instruction instruction;
+    instruction.what = std::move(what);
+    instruction.node = node;
+    instruction.name = graph_.nodes[node].name;
+    instruction.tag = graph_.nodes[node].tag;
+    segment.instructions.push_back(std::move(instruction));
+  }
+
+  static void touched_slots(const Instruction& instruction, std::vector<int>& slots) {
+    slots.clear();
+    auto add = [&](const std::vector<int>& more) { slots.insert(slots.end(), more.begin(), more.end()); };
+    if (const auto* l = std::get_if<Launch>(&instruction.what)) {
+      add(l->in);
+      add(l->out);
+    } else if (const auto* c = std::get_if<Collective>(&instruction.what)) {
+      add(c->in);
+      add(c->out);
+    } else if (const auto* b = std::get_if<Bind>(&instruction.what)) {
+      add(b->counts);
+    }
+  }
+
+  void place_arena() {
+    std::vector<Interval> intervals;
+    std::vector<int> owner;
+    std::vector<int> slots;
+    int time = 0;
+    std::map<int, size_t> open;
+    int64_t rows_now = 0, worst_now = 0;
+    for (const Segment& segment : plan_.segments) {
+      open.clear();
+      for (const Instruction& instruction : segment.instructions) {
+        touched_slots(instruction, slots);
+        for (int s : slots) {
+          s = root(s);
+          if (plan_.slots[s].home != Home::kArena) continue;
+          auto [at, fresh] = open.try_emplace(s, intervals.size());
+          if (fresh) {
+            intervals.push_back({time, time, plan_.slots[s].bytes, 0});
+            owner.push_back(s);
+          }
+          intervals[at->second].end = time;
+        }
+        if (const auto* a = std::get_if<Alloc>(&instruction.what)) {
+          rows_now += plan_.slots[a->slot].bytes;
+          worst_now += worst_bytes(a->slot);
+          plan_.ragged_bytes = std::max(plan_.ragged_bytes, rows_now);
+          plan_.ragged_bytes_worst = std::max(plan_.ragged_bytes_worst, worst_now);
+        } else if (const auto* f = std::get_if<Free>(&instruction.what)) {
+          rows_now -= plan_.slots[f->slot].bytes;
+          worst_now -= worst_bytes(f->slot);
+        }
+        ++time;
+      }
+    }
+    plan_.arena_bytes = place_intervals(intervals);
+    for (size_t i = 0; i < intervals.size(); ++i) plan_.slots[owner[i]].offset = intervals[i].offset;
+  }
+
+  int64_t worst_bytes(int slot) const {
+    const Slot& s = plan_.slots[slot];
+    return plan_.extents[s.extent].largest * row_bytes(s.type);
+  }
+
+  Port port(const LocalPort& p) const {
+    Port port;
+    port.name = p.name;
+    port.slot = slot_of(p.value);
+    port.global = p.global;
+    const Box box = slice_of(mesh_, p.layout, p.global.shape, rank_);
+    port.begin = box.begin;
+    port.extent = box.extent;
+    port.partial = p.layout.has_partial();
+    std::vector<bool> used(mesh_.atoms.size(), false);
+    for (const auto& dim : p.layout.dims) {
+      for (Axis a : dim) used[a] = true;
+    }
+    const std::vector<int> coordinate = mesh_.coordinate(rank_);
+    for (size_t a = 0; a < used.size(); ++a) {
+      if (!used[a] && coordinate[a] != 0) port.owner = false;
+    }
+    return port;
+  }
+
+  void make_ports() {
+    for (const LocalPort& p : local_.states) plan_.states.push_back(port(p));
+    for (const LocalPort& p : local_.inputs) plan_.inputs.push_back(port(p));
+    for (const NamedValue& o : graph_.outputs) {
+      Port out;
+      out.name = o.name;
+      out.slot = slot_of(o.value);
+      out.global = graph_.type(o.value);
+      out.begin.assign(out.global.shape.size(), 0);
+      out.extent = out.global.shape;
+      plan_.outputs.push_back(std::move(out));
+    }
+  }
+
+  const LocalGraph& local_;
+  const Graph& graph_;
+  const Mesh& mesh_;
+  const int rank_;
+  Plan plan_;
+  std::map<Value, int> slots_;
+  std::map<int, int> bound_;  // bind node -> its first extent
+};
+
+}  // namespace
+
+Plan lower(const LocalGraph& local, const Mesh& mesh, int rank, const LowerOptions& options) {
+  return Lowering(local, mesh, rank, options).run();
+}
+
+}  // namespace moetrain

@@ -1,0 +1,43 @@
+// Partition: from the global graph and its layouts to one rank's graph, redistributions made explicit.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "compile/shard/propagate.h"
+#include "graph/graph.h"
+
+namespace moetrain {
+
+/// A state or input of the local graph, with what it is a slice of.
+struct LocalPort {
+  std::string name;
+  Value value;
+  Layout layout;
+  Type global;
+};
+
+/// One redistribution that partition inserted.
+struct ReshardNote {
+  std::string producer, consumer;
+  Phase phase = Phase::kForward;
+  Shape shape;
+  DType dtype = DType::kF32;
+  Layout from, to;
+  ReshardPlan plan;
+};
+
+struct LocalGraph {
+  Graph graph;  ///< outputs are replicated: every rank holds them whole
+  std::vector<LocalPort> states, inputs;
+  std::vector<ReshardNote> reshards;
+};
+
+/// Makes `rank`'s graph. Every operand arrives in the layout its node demands: a missing one is made by
+/// the cheapest redistribution, once per phase. Ops whose `local` factors are split are expanded
+/// (localize.cc). Nothing else inserts communication. Same on all ranks but for block indices.
+LocalGraph partition(const Graph& graph, const ShardingResult& sharding, const Mesh& mesh,
+                     const LinkModel& links, int rank);
+
+}  // namespace moetrain

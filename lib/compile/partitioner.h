@@ -1,0 +1,86 @@
+// The state of one partition run, shared by the walk, the redistributions and the local expansions.
+#pragma once
+
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "compile/partition.h"
+#include "ops/local.h"
+
+namespace moetrain {
+
+/// Local values behind one global dispatch plan.
+struct DispatchBundle {
+  Value plan;         ///< row -> slot of the rows this rank sends, destination-major
+  Value counts;       ///< [members, local experts] sent
+  Value recv_counts;  ///< [members, local experts] received
+  Value offsets;      ///< what grouped ops read: offsets of expert-major rows
+  Value bind;         ///< extent 0: rows sent, extent 1: rows received
+  std::vector<Axis> exchange_axes;
+  int64_t members = 1, local_experts = 0, send_capacity = 0, recv_capacity = 0;
+};
+
+class Partitioner {
+ public:
+  Partitioner(const Graph& graph, const ShardingResult& sharding, const Mesh& mesh,
+              const LinkModel& links, int rank);
+  LocalGraph run();
+
+ private:
+  // partition.cc
+  void place(int node);
+  Attrs local_attrs(int node) const;
+  Value operand(int node, int index);
+  void emit_outputs(int node);
+  /// Appends to the local graph with the tag of global node `like` and an exact name.
+  int append(const OpDef& op, std::vector<Value> inputs, Attrs attrs, int like,
+             const std::string& name);
+  Value add(const OpDef& op, std::vector<Value> inputs, Attrs attrs, int like,
+            const std::string& name) {
+    return {append(op, std::move(inputs), std::move(attrs), like, name), 0};
+  }
+  void define(Value global, Value local) { made_[global] = local; }
+  const Layout& produced(Value v) const {
+    return sharding_.nodes[v.node].layouts.results[v.output];
+  }
+  const Layout& demanded(int node, int index) const {
+    return sharding_.nodes[node].layouts.operands[index];
+  }
+
+  // redistribute.cc
+  /// The local value of `v` in layout `to`, for consumer `like`; made once per phase.
+  Value in_layout(Value v, const Layout& to, int like, const std::string& consumer);
+  Value emit_step(Value x, const ReshardStep& step, const Type& global, int like,
+                  const std::string& name);
+  Value emit_direct(Value x, const ReshardStep& step, const Type& global, int like,
+                    const std::string& name);
+  bool leading_ones(Value x, int dim) const;
+  Attrs over(const std::vector<Axis>& axes) const;
+
+  // localize.cc
+  bool localize(int node);
+  std::vector<Axis> axes_of(int node, char factor) const;
+  void localize_vocab_loss(int node);
+  void localize_dispatch(int node);
+  void localize_dispatch_grad(int node);
+  void localize_combine(int node);
+  void localize_combine_grad(int node);
+  /// Rows in plan order -> expert-major rows at their experts' ranks, and back.
+  Value to_experts(Value rows, const DispatchBundle& bundle, int like, const std::string& name);
+  Value from_experts(Value rows, const DispatchBundle& bundle, int like, const std::string& name);
+
+  const Graph& graph_;
+  const ShardingResult& sharding_;
+  const Mesh& mesh_;
+  const LinkModel& links_;
+  const int rank_;
+  LocalGraph out_;
+  std::map<Value, Value> made_;  ///< global value -> local value in its produced layout
+  std::map<std::tuple<Value, Layout, Phase>, Value> resharded_;
+  std::map<Value, DispatchBundle> bundles_;     ///< by global plan value
+  std::map<Value, Value> returned_;             ///< combine's rows back in plan order, by global rows
+  std::map<std::tuple<Shape, DType, Layout, Layout>, ReshardPlan> plans_;
+};
+
+}  // namespace moetrain

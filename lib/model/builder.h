@@ -1,0 +1,63 @@
+// What the parts of the model share while the graph is built: parameters, inputs, options.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "model/deepseek.h"
+#include "ops/attention.h"
+
+namespace moetrain {
+
+/// One routed layer's by-products for loss, metrics and dumps.
+struct RoutedLayer {
+  int layer = 0;
+  int64_t tokens_per_sequence = 0;
+  Value idx, weight, load, plain, mean_score;
+};
+
+class Builder {
+ public:
+  Builder(Graph& graph, const ModelConfig& model, const GraphOptions& options);
+
+  Graph& g;
+  const ModelConfig& m;
+  const GraphOptions& options;
+  const std::vector<Parameter> table;
+  std::vector<RoutedLayer> routed;
+
+  /// The compute copy of a parameter by its published name.
+  Value param(const std::string& name) const { return params_.at(name); }
+  Value tokens(int64_t k) const { return tokens_.at(k); }
+  Value labels(int64_t k) const { return labels_.at(k); }
+  Value valid(int64_t k) const { return valid_.at(k); }
+  Value scale(int64_t k) const { return scales_.at(k); }
+  Value pos() const { return pos_; }
+  Value doc_start() const { return doc_start_; }
+  Value scale_balance() const { return scale_balance_; }
+
+  /// y = x W^T with the parameter `weight`.
+  Value linear(Value x, const std::string& weight, const std::string& name);
+  Value norm(Value x, const std::string& weight, double eps, const std::string& name);
+  /// down(silu(gate x) * up x).
+  Value feed_forward(Value x_bsd, const std::string& prefix, const std::string& name);
+
+  // mla.cc, moe.cc
+  Value attention(Value x_bsd, int layer);
+  Value experts(Value x_bsd, int layer, int64_t valid_positions);
+  /// One transformer block: attention and feed-forward with their norms and residuals.
+  Value block(Value x_bsd, int layer, int64_t valid_positions);
+
+ private:
+  std::map<std::string, Value> params_;
+  std::vector<Value> tokens_, labels_, valid_, scales_;
+  Value pos_, doc_start_, scale_balance_;
+  ops::RopeTable rope_;
+  double softmax_scale_ = 1;
+};
+
+/// Appends the update: gradients accumulated, norm, clip, AdamW, routing bias, loads and loss sums.
+void build_update(Builder& builder, const std::vector<Value>& loss_sums, Value balance, Value loss);
+
+}  // namespace moetrain

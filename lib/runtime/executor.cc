@@ -1,0 +1,266 @@
+// Playing a plan.
+#include "runtime/executor.h"
+
+#include <chrono>
+#include <cstring>
+
+#include "base/error.h"
+#include "ops/local.h"
+
+namespace moetrain {
+
+namespace {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+/// One instruction with everything resolved that does not change from run to run.
+struct Executor::Prepared {
+  KernelChoice kernel;
+  std::vector<Tensor> in, out;
+  std::vector<int> moving_in, moving_out;  // positions whose address or rows change per run
+};
+
+Executor::Executor(const Plan& plan, Device& device, Fabric& fabric, double ragged_headroom)
+    : plan_(plan), device_(device), fabric_(fabric), base_(plan.slots.size(), nullptr),
+      rows_(plan.extents.size(), 0) {
+  auto own = [&](int64_t bytes, const std::string& what) {
+    std::byte* memory = device_.allocate(static_cast<size_t>(bytes), what);
+    owned_.push_back(memory);
+    owned_bytes_ += bytes;
+    return memory;
+  };
+  if (plan.arena_bytes > 0) arena_ = own(plan.arena_bytes, "activations");
+  int64_t fixed = 0;
+  auto stays = [](const Slot& s) {
+    return s.alias < 0 &&
+           (s.home == Home::kState || s.home == Home::kInput || s.home == Home::kOutput);
+  };
+  for (const Slot& s : plan.slots) {
+    if (stays(s)) fixed += (s.bytes + 63) / 64 * 64;
+  }
+  std::byte* at = fixed > 0 ? own(fixed, "states, inputs and outputs") : nullptr;
+  for (size_t i = 0; i < plan.slots.size(); ++i) {
+    const Slot& s = plan.slots[i];
+    if (stays(s)) {
+      base_[i] = at;
+      at += (s.bytes + 63) / 64 * 64;
+    } else if (s.home == Home::kArena && s.alias < 0) {
+      base_[i] = arena_ + s.offset;
+    }
+  }
+  row_arena_ = std::make_unique<RowArena>(
+      device_, static_cast<int64_t>(static_cast<double>(plan.ragged_bytes) * ragged_headroom));
+  for (const RankGroup& group : plan.groups) {
+    groups_.push_back(fabric_.make_group(group.ranks, group.name));
+  }
+  for (const Segment& segment : plan.segments) prepare(segment, prepared_[segment.name]);
+  if (workspace_bytes_ > 0) {
+    workspace_ = own(static_cast<int64_t>(workspace_bytes_), "kernel workspace");
+  }
+  for (const Port& p : plan.states) states_[p.name] = &p;
+  for (const Port& p : plan.inputs) inputs_[p.name] = &p;
+  for (const Port& p : plan.outputs) outputs_[p.name] = &p;
+}
+
+Executor::~Executor() {
+  for (std::byte* memory : owned_) device_.release(memory);
+}
+
+int Executor::root(int slot) const {
+  while (plan_.slots[slot].alias >= 0) slot = plan_.slots[slot].alias;
+  return slot;
+}
+
+std::byte* Executor::address(int slot) const { return base_[root(slot)]; }
+
+Tensor Executor::tensor(int slot) const {
+  const Slot& s = plan_.slots[slot];
+  Tensor t{address(slot), s.type.dtype, s.type.shape};
+  if (s.type.ragged) {
+    t.shape.erase(t.shape.begin());
+    t.shape[0] = s.extent >= 0 ? rows_[s.extent] : 0;
+  }
+  return t;
+}
+
+void Executor::prepare(const Segment& segment, std::vector<Prepared>& out) {
+  out.resize(segment.instructions.size());
+  for (size_t i = 0; i < segment.instructions.size(); ++i) {
+    const Instruction& instruction = segment.instructions[i];
+    Prepared& p = out[i];
+    const std::vector<int>*in = nullptr, *results = nullptr;
+    if (const auto* l = std::get_if<Launch>(&instruction.what)) {
+      std::vector<Type> in_types, out_types;
+      for (int s : l->in) in_types.push_back(plan_.slots[s].type);
+      for (int s : l->out) out_types.push_back(plan_.slots[s].type);
+      p.kernel = device_.choose(*l->op, l->attrs, in_types, out_types);
+      workspace_bytes_ = std::max(workspace_bytes_, p.kernel.workspace_bytes);
+      in = &l->in;
+      results = &l->out;
+    } else if (const auto* c = std::get_if<Collective>(&instruction.what)) {
+      in = &c->in;
+      results = &c->out;
+    } else {
+      continue;
+    }
+    for (size_t k = 0; k < in->size(); ++k) {
+      p.in.push_back(tensor((*in)[k]));
+      if (plan_.slots[(*in)[k]].type.ragged) p.moving_in.push_back(static_cast<int>(k));
+    }
+    for (size_t k = 0; k < results->size(); ++k) {
+      p.out.push_back(tensor((*results)[k]));
+      if (plan_.slots[(*results)[k]].type.ragged) p.moving_out.push_back(static_cast<int>(k));
+    }
+  }
+}
+
+void Executor::run(const std::string& name) {
+  const Segment& segment = plan_.segment(name);
+  std::vector<Prepared>& prepared = prepared_.at(name);
+  std::vector<Event> events(segment.instructions.size());
+  for (size_t i = 0; i < segment.instructions.size(); ++i) {
+    const Instruction& instruction = segment.instructions[i];
+    Prepared& p = prepared[i];
+    Lane& lane = device_.lane(instruction.lane);
+    for (int w : instruction.waits) lane.wait(events[w]);
+    const double begin = now();
+    auto refresh = [&](const std::vector<int>& slots, const std::vector<int>& moving,
+                       std::vector<Tensor>& tensors) {
+      for (int k : moving) {
+        tensors[k].data = address(slots[k]);
+        tensors[k].shape[0] = rows_[plan_.slots[slots[k]].extent];
+      }
+    };
+    if (const auto* l = std::get_if<Launch>(&instruction.what)) {
+      refresh(l->in, p.moving_in, p.in);
+      refresh(l->out, p.moving_out, p.out);
+      device_.launch(p.kernel, *l->op, l->attrs, p.in, p.out, workspace_, lane);
+    } else if (const auto* c = std::get_if<Collective>(&instruction.what)) {
+      refresh(c->in, p.moving_in, p.in);
+      refresh(c->out, p.moving_out, p.out);
+      run_collective(*c, p, lane);
+      comm_seconds_ += now() - begin;
+    } else if (const auto* b = std::get_if<Bind>(&instruction.what)) {
+      run_bind(*b, lane);
+    } else if (const auto* a = std::get_if<Alloc>(&instruction.what)) {
+      const Slot& s = plan_.slots[a->slot];
+      int64_t row = static_cast<int64_t>(size_of(s.type.dtype));
+      for (size_t d = 2; d < s.type.shape.size(); ++d) row *= s.type.shape[d];
+      base_[a->slot] = row_arena_->allocate(rows_[s.extent] * row);
+      growths_ = row_arena_->growths();
+    } else if (const auto* f = std::get_if<Free>(&instruction.what)) {
+      row_arena_->release(base_[f->slot]);
+      base_[f->slot] = nullptr;
+    }
+    events[i] = lane.record();
+    if (observer_) observer_->ran(segment, instruction, begin, now());
+  }
+  for (int lane = 0; lane < kLaneCount; ++lane) device_.lane(lane).synchronize();
+}
+
+void Executor::run_bind(const Bind& bind, Lane& lane) {
+  auto& counts = host_counts_[bind.host];
+  counts.resize(bind.counts.size());
+  for (size_t k = 0; k < bind.counts.size(); ++k) {
+    const Tensor t = tensor(bind.counts[k]);
+    counts[k].resize(t.numel());
+    device_.copy_out(counts[k].data(), t.data, t.bytes(), lane);
+  }
+  lane.synchronize();
+  for (size_t k = 0; k < counts.size(); ++k) {
+    int64_t rows = 0;
+    for (int32_t c : counts[k]) rows += c;
+    rows_[bind.extents[k]] = rows;
+  }
+}
+
+void Executor::run_collective(const Collective& c, const Prepared& p, Lane& lane) {
+  Communicator& group = *groups_[c.group];
+  const Tensor& in = p.in[0];
+  const Tensor& out = p.out[0];
+  const int64_t members = group.size();
+  const ReduceOp reduce = c.attrs.integer_or("maximum", 0) ? ReduceOp::kMax : ReduceOp::kSum;
+  if (c.op == &ops::kAllGather) {
+    group.all_gather(in.data, out.data, in.bytes(), lane);
+  } else if (c.op == &ops::kReduceScatter) {
+    group.reduce_scatter(in.data, out.data, out.numel(), in.dtype, reduce, lane);
+  } else if (c.op == &ops::kAllReduce) {
+    device_.copy(out.data, in.data, in.bytes(), lane);
+    group.all_reduce(out.data, out.numel(), out.dtype, reduce, lane);
+  } else if (c.op == &ops::kAllToAll) {
+    group.all_to_all(in.data, out.data, in.bytes() / members, lane);
+  } else if (c.op == &ops::kExchange) {
+    group.all_to_all_v(in.data, c.attrs.integers("send_bytes"), out.data,
+                       c.attrs.integers("recv_bytes"), lane);
+  } else if (c.op == &ops::kRowsAllToAll) {
+    const auto& counts = host_counts_.at(c.in.back());
+    int64_t row = static_cast<int64_t>(size_of(in.dtype));
+    for (size_t d = 1; d < in.shape.size(); ++d) row *= in.shape[d];
+    auto bytes_per_member = [&](const std::vector<int32_t>& table) {
+      std::vector<int64_t> bytes(members, 0);
+      const size_t experts = table.size() / members;
+      for (size_t i = 0; i < table.size(); ++i) bytes[i / experts] += table[i] * row;
+      return bytes;
+    };
+    group.all_to_all_v(in.data, bytes_per_member(counts[c.attrs.integer("send")]), out.data,
+                       bytes_per_member(counts[c.attrs.integer("recv")]), lane);
+  } else {
+    MT_CHECK(false, "collective ", c.op->name, " has no verb");
+  }
+}
+
+void Executor::write(const Port& port, const void* host, size_t bytes) {
+  MT_CHECK(bytes == static_cast<size_t>(plan_.slots[port.slot].bytes), "writing ", port.name, ": ",
+           bytes, " bytes into ", plan_.slots[port.slot].bytes);
+  Lane& lane = device_.lane(kComputeLane);
+  device_.copy_in(address(port.slot), host, bytes, lane);
+  lane.synchronize();
+}
+
+void Executor::read(const Port& port, void* host, size_t bytes) const {
+  MT_CHECK(bytes == static_cast<size_t>(plan_.slots[port.slot].bytes), "reading ", port.name);
+  Lane& lane = device_.lane(kComputeLane);
+  device_.copy_out(host, address(port.slot), bytes, lane);
+  lane.synchronize();
+}
+
+void Executor::clear(const Port& port) {
+  const std::vector<std::byte> zeros(plan_.slots[port.slot].bytes);
+  write(port, zeros.data(), zeros.size());
+}
+
+namespace {
+
+const Port& find(const std::map<std::string, const Port*>& ports, const std::string& name) {
+  auto at = ports.find(name);
+  MT_CHECK(at != ports.end(), "the plan has no '", name, "'");
+  return *at->second;
+}
+
+}  // namespace
+
+const Port& Executor::state(const std::string& name) const { return find(states_, name); }
+const Port& Executor::input(const std::string& name) const { return find(inputs_, name); }
+const Port& Executor::output(const std::string& name) const { return find(outputs_, name); }
+
+double Executor::scalar(const std::string& name) const {
+  const Port& port = output(name);
+  const Slot& slot = plan_.slots[port.slot];
+  std::vector<std::byte> bytes(slot.bytes);
+  read(port, bytes.data(), bytes.size());
+  return get_element({bytes.data(), slot.type.dtype, slot.type.shape}, 0);
+}
+
+int64_t Executor::memory_bytes() const { return owned_bytes_ + row_arena_->capacity(); }
+
+double Executor::take_comm_seconds() {
+  const double seconds = comm_seconds_;
+  comm_seconds_ = 0;
+  return seconds;
+}
+
+}  // namespace moetrain

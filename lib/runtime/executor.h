@@ -1,0 +1,89 @@
+// Executor: plays one rank's plan on a device and a fabric. It decides nothing.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plan/plan.h"
+#include "runtime/comm/comm.h"
+#include "runtime/device/device.h"
+#include "runtime/row_arena.h"
+
+namespace moetrain {
+
+/// Receives what ran when (the trace and the timing table).
+class ExecutionObserver {
+ public:
+  virtual ~ExecutionObserver() = default;
+  virtual void ran(const Segment& segment, const Instruction& instruction, double begin_seconds,
+                   double end_seconds) = 0;
+};
+
+/// Owns all buffers of a plan and runs its segments. Not thread-safe. Creation is collective (groups).
+class Executor {
+ public:
+  /// `plan`, `device` and `fabric` must outlive the executor.
+  Executor(const Plan& plan, Device& device, Fabric& fabric, double ragged_headroom = 1.5);
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  /// Runs one segment; returns when all its work is issued and the host has seen the last of it.
+  void run(const std::string& segment);
+
+  /// Host <-> device for a state, input or output (this rank's box, row-major, the slot's dtype).
+  /// Blocking. `bytes` must be the slot's size.
+  void write(const Port& port, const void* host, size_t bytes);
+  void read(const Port& port, void* host, size_t bytes) const;
+  const Port& state(const std::string& name) const;
+  const Port& input(const std::string& name) const;
+  const Port& output(const std::string& name) const;
+  bool has_output(const std::string& name) const { return outputs_.count(name) > 0; }
+  /// Fills a state with zeros.
+  void clear(const Port& port);
+  /// Element of a scalar output, as double.
+  double scalar(const std::string& name) const;
+
+  /// Rows bound to every extent the last time it was bound.
+  const std::vector<int64_t>& extents() const { return rows_; }
+  /// Device bytes held: arena, states, inputs, outputs, workspace, row arena (its peak).
+  int64_t memory_bytes() const;
+  /// Times the row arena had to grow beyond its planned capacity.
+  int64_t row_arena_growths() const { return growths_; }
+  /// Seconds the host waited for collectives since the last call (all exposed when lanes run inline).
+  double take_comm_seconds();
+
+  void observe(ExecutionObserver* observer) { observer_ = observer; }
+
+ private:
+  struct Prepared;
+
+  void prepare(const Segment& segment, std::vector<Prepared>& out);
+  void run_collective(const Collective& c, const Prepared& p, Lane& lane);
+  void run_bind(const Bind& bind, Lane& lane);
+  std::byte* address(int slot) const;
+  int root(int slot) const;
+  Tensor tensor(int slot) const;
+
+  const Plan& plan_;
+  Device& device_;
+  Fabric& fabric_;
+  std::vector<std::byte*> owned_;
+  std::vector<std::byte*> base_;  // per slot: address of roots outside the row arena
+  std::byte* arena_ = nullptr;
+  std::byte* workspace_ = nullptr;
+  size_t workspace_bytes_ = 0;
+  std::unique_ptr<RowArena> row_arena_;
+  std::vector<int64_t> rows_;                          // per extent
+  std::map<int, std::vector<std::vector<int32_t>>> host_counts_;  // per bind slot
+  std::vector<std::unique_ptr<Communicator>> groups_;
+  std::map<std::string, std::vector<Prepared>> prepared_;
+  std::map<std::string, const Port*> states_, inputs_, outputs_;
+  ExecutionObserver* observer_ = nullptr;
+  int64_t owned_bytes_ = 0, growths_ = 0;
+  double comm_seconds_ = 0;
+};
+
+}  // namespace moetrain
