@@ -1,6 +1,8 @@
 // Redistribution: the least-cost sequence of collectives that turns one layout of a tensor into another.
 #pragma once
 
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,7 +27,7 @@ struct ReshardStep {
     kAllToAll,       ///< move axes from `dim` to `to_dim`
     kAllReduce,      ///< finish the pending reduction over axes
     kReduceScatter,  ///< finish the pending sum over axes and split `dim` by them
-    kDirect,         ///< one round of messages between any two layouts without partial state
+    kDirect,         ///< one round of messages between any two layouts of equal partial state
   };
   Kind kind;
   std::vector<Axis> axes;  ///< major first; neighbours on one dim may be merged into one step
@@ -41,8 +43,30 @@ struct ReshardPlan {
   int64_t bytes = 0;
 };
 
-/// Cheapest plan by Dijkstra over layouts (moves of ReshardStep::Kind). `shape` is global. States
-/// whose local bytes exceed `memory_factor` x max(source, target) are not visited.
+/// Plans redistributions on one mesh and remembers them. Plans depend on nothing but the arguments,
+/// so every rank finds the same one. One planner per compilation; not thread-safe.
+class ReshardPlanner {
+ public:
+  ReshardPlanner(const Mesh& mesh, const LinkModel& links);
+  ~ReshardPlanner();
+
+  /// Cheapest plan by Dijkstra over layouts (moves of ReshardStep::Kind). `shape` is global; layouts
+  /// are normalised and fit it. States whose local bytes exceed `memory_factor` x max(source, target)
+  /// are visited only if there is no other way. Axes that keep their place in both layouts, and axes
+  /// used by neither, are left alone. The reference is valid as long as the planner.
+  const ReshardPlan& plan(const Shape& shape, DType dtype, const Layout& from, const Layout& to,
+                          double memory_factor = 4);
+  const Mesh& mesh() const { return mesh_; }
+  const LinkModel& links() const { return links_; }
+
+ private:
+  struct Cache;
+  Mesh mesh_;
+  LinkModel links_;
+  std::unique_ptr<Cache> cache_;
+};
+
+/// One plan without a planner's memory.
 ReshardPlan plan_reshard(const Mesh& mesh, const LinkModel& links, const Shape& shape, DType dtype,
                          const Layout& from, const Layout& to, double memory_factor = 4);
 
@@ -56,5 +80,15 @@ struct CollectiveCost {
 };
 CollectiveCost collective_cost(const Mesh& mesh, const LinkModel& links, ReshardStep::Kind kind,
                                const std::vector<Axis>& axes, int64_t local_bytes);
+
+/// How a group lies on the nodes: `nodes` nodes with `per_node` members each.
+struct GroupShape {
+  int ranks = 1, nodes = 1, per_node = 1;
+};
+GroupShape group_shape(const Mesh& mesh, const LinkModel& links, const std::vector<Axis>& axes);
+/// The same cost from the group's shape: the cheaper of one ring over the slowest link and the
+/// two-level form (shard-and-dispatch.md 4.4).
+CollectiveCost collective_cost(const LinkModel& links, ReshardStep::Kind kind,
+                               const GroupShape& group, int64_t local_bytes);
 
 }  // namespace moetrain

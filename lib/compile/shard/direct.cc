@@ -1,0 +1,130 @@
+// Boxes of a direct exchange and its price.
+#include "compile/shard/direct.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+
+namespace moetrain {
+namespace {
+
+std::vector<Axis> moved_axes(const Layout& from, const Layout& to) {
+  std::set<Axis> moved;
+  for (size_t d = 0; d < from.dims.size(); ++d) {
+    const auto& a = from.dims[d];
+    const auto& b = to.dims[d];
+    size_t same = 0;
+    while (same < a.size() && same < b.size() && a[same] == b[same]) ++same;
+    moved.insert(a.begin() + same, a.end());
+    moved.insert(b.begin() + same, b.end());
+  }
+  return {moved.begin(), moved.end()};
+}
+
+/// The holder of one source slice for `rank`, by the fixed rule.
+int choose_holder(const std::vector<int>& holders, int rank, int index, int ranks_per_node) {
+  if (std::find(holders.begin(), holders.end(), rank) != holders.end()) return rank;
+  std::vector<int> near;
+  for (int h : holders) {
+    if (h / ranks_per_node == rank / ranks_per_node) near.push_back(h);
+  }
+  const std::vector<int>& from = near.empty() ? holders : near;
+  return from[static_cast<size_t>(index) % from.size()];
+}
+
+}  // namespace
+
+DirectExchange::DirectExchange(const Mesh& mesh, int ranks_per_node, const Shape& shape,
+                               const Layout& from, const Layout& to)
+    : mesh_(mesh),
+      ranks_per_node_(std::max(1, ranks_per_node)),
+      shape_(shape),
+      from_(from),
+      to_(to),
+      axes_(moved_axes(from, to)) {
+  MT_CHECK(from.partial == to.partial && from.partial_max == to.partial_max,
+           "a direct exchange finishes no sum");
+}
+
+std::vector<Piece> DirectExchange::incoming(int rank) const {
+  const std::vector<int> group = mesh_.group(rank, axes_);
+  const int index = mesh_.index_along(rank, axes_);
+  const Box target = slice_of(mesh_, to_, shape_, rank);
+  // Number of the source slice of every member, and the members by number.
+  const size_t dims = shape_.size();
+  std::vector<int64_t> parts(dims), width(dims), first(dims), count(dims);
+  int64_t slices = 1;
+  for (size_t d = 0; d < dims; ++d) {
+    parts[d] = mesh_.size(from_.dims[d]);
+    width[d] = shape_[d] / parts[d];
+    slices *= parts[d];
+    first[d] = width[d] == 0 ? 0 : target.begin[d] / width[d];
+    count[d] = width[d] == 0 || target.extent[d] == 0
+                   ? 0
+                   : (target.begin[d] + target.extent[d] - 1) / width[d] - first[d] + 1;
+  }
+  std::vector<std::vector<int>> holders(slices);
+  for (int member : group) {
+    int64_t number = 0;
+    for (size_t d = 0; d < dims; ++d) {
+      number = number * parts[d] + mesh_.index_along(member, from_.dims[d]);
+    }
+    holders[number].push_back(member);
+  }
+  std::vector<Piece> pieces;
+  std::vector<int64_t> at(first);
+  for (int64_t left = numel(count); left > 0; --left) {
+    int64_t number = 0;
+    Piece piece;
+    for (size_t d = 0; d < dims; ++d) {
+      number = number * parts[d] + at[d];
+      const int64_t begin = std::max(target.begin[d], at[d] * width[d]);
+      const int64_t end = std::min(target.begin[d] + target.extent[d], (at[d] + 1) * width[d]);
+      piece.box.begin.push_back(begin);
+      piece.box.extent.push_back(end - begin);
+    }
+    MT_CHECK(!holders[number].empty(), "nobody holds slice ", number, " of ",
+             to_string(mesh_, from_), " for rank ", rank);
+    piece.from = choose_holder(holders[number], rank, index, ranks_per_node_);
+    pieces.push_back(std::move(piece));
+    for (size_t d = dims; d-- > 0;) {
+      if (++at[d] < first[d] + count[d]) break;
+      at[d] = first[d];
+    }
+  }
+  return pieces;
+}
+
+std::vector<Piece> DirectExchange::outgoing(int rank) const {
+  std::vector<Piece> sent;
+  for (int member : mesh_.group(rank, axes_)) {
+    if (member == rank) continue;
+    for (const Piece& piece : incoming(member)) {
+      if (piece.from == rank) sent.push_back({member, piece.box});
+    }
+  }
+  return sent;
+}
+
+CollectiveCost DirectExchange::cost(const LinkModel& links, int64_t element_size) const {
+  CollectiveCost worst;
+  for (int rank : mesh_.group(mesh_.first_rank, axes_)) {
+    int64_t messages[2] = {0, 0}, bytes[2] = {0, 0};  // inside the node, between nodes
+    for (const Piece& piece : incoming(rank)) {
+      if (piece.from == rank) continue;
+      const int far = piece.from / ranks_per_node_ != rank / ranks_per_node_;
+      messages[far] += 1;
+      bytes[far] += numel(piece.box.extent) * element_size;
+    }
+    const double intra = static_cast<double>(messages[0]) * links.intra_latency +
+                         static_cast<double>(bytes[0]) / links.intra_bandwidth;
+    const double inter = static_cast<double>(messages[1]) * links.inter_latency +
+                         static_cast<double>(bytes[1]) / links.inter_bandwidth;
+    worst.seconds = std::max({worst.seconds, intra, inter});
+    worst.bytes = std::max(worst.bytes, bytes[0] + bytes[1]);
+  }
+  return worst;
+}
+
+}  // namespace moetrain
