@@ -26,9 +26,10 @@ namespace {
 
 }  // namespace
 
-FileWriter::FileWriter(std::string path) : path_(std::move(path)) {
-  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd_ < 0) fail("create the file", path_, kExitFailure);
+FileWriter::FileWriter(std::string path, Mode mode) : path_(std::move(path)) {
+  const int how = mode == Mode::kReplace ? O_TRUNC : O_APPEND;
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | how, 0644);
+  if (fd_ < 0) fail("open the file for writing", path_, kExitFailure);
 }
 
 FileWriter::~FileWriter() {
@@ -50,8 +51,12 @@ void FileWriter::write(const void* data, size_t size) {
   }
 }
 
-void FileWriter::finish() {
+void FileWriter::sync() {
   if (::fsync(fd_) != 0) fail("bring the file to the disk", path_, kExitFailure);
+}
+
+void FileWriter::finish() {
+  sync();
   const int fd = std::exchange(fd_, -1);
   if (::close(fd) != 0) fail("close the file", path_, kExitFailure);
 }

@@ -12,15 +12,19 @@ namespace moetrain {
 /// the system's reason (for example "No space left on device").
 class FileWriter {
  public:
-  /// Creates `path`, emptying what was there.
-  explicit FileWriter(std::string path);
+  enum class Mode { kReplace, kAppend };
+  /// Creates `path`; empties what was there, or continues behind it. Nothing is buffered here: what
+  /// was written survives the end of the process.
+  explicit FileWriter(std::string path, Mode mode = Mode::kReplace);
   FileWriter(const FileWriter&) = delete;
   FileWriter& operator=(const FileWriter&) = delete;
   ~FileWriter();
 
   void write(const void* data, size_t size);
   void write(std::string_view text) { write(text.data(), text.size()); }
-  /// Flushes to the disk (fsync) and closes. Without it the file counts as abandoned.
+  /// Brings what was written to the disk (fsync).
+  void sync();
+  /// sync(), then closes. Without it the file counts as abandoned.
   void finish();
 
   const std::string& path() const { return path_; }
