@@ -28,7 +28,8 @@ struct Config {
 
   /// The file it was loaded from; empty when built in code.
   std::string file;
-  /// Dotted path (`parallel.tensor`, `data.train.0.weight`) -> origin; what is missing has its default.
+  /// Dotted path (`parallel.tensor`, `data.train.0.weight`) -> origin; what is missing has its
+  /// default.
   std::map<std::string, Origin> origins;
 
   /// For messages: where `path`, or the nearest enclosing key, was set; else the file.

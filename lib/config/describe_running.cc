@@ -1,4 +1,5 @@
-// Rows of sections `run`, `data`, `compute`, `checkpoint`, `log` and `debug`, and the list of sections.
+// Rows of sections `run`, `data`, `compute`, `checkpoint`, `log` and `debug`, and the list of
+// sections.
 #include "config/field.h"
 
 namespace moetrain {
@@ -6,16 +7,26 @@ namespace moetrain {
 Fields describe(RunConfig& c) {
   return {
       row("name", &c.name, "shown in logs"),
-      row("output_dir", &c.output_dir, "folder for metrics, checkpoints and logs; relative to the working directory"),
-      row("seed", &c.seed, "of initial weights, and of sampling unless data.seed is given").at_least(0),
-      row("time_limit", &c.time_limit, "save and stop with exit code 75 after so long (like 11h30m); null: no limit").unit("seconds").above(0),
-      row("hang_timeout", &c.hang_timeout, "end the job when no rank makes progress for so long; 0: never").unit("seconds").at_least(0),
+      row("output_dir", &c.output_dir,
+          "folder for metrics, checkpoints and logs; relative to the working directory"),
+      row("seed", &c.seed, "of initial weights, and of sampling unless data.seed is given")
+          .at_least(0),
+      row("time_limit", &c.time_limit,
+          "save and stop with exit code 75 after so long (like 11h30m); null: no limit")
+          .unit("seconds")
+          .above(0),
+      row("hang_timeout", &c.hang_timeout,
+          "end the job when no rank makes progress for so long; 0: never")
+          .unit("seconds")
+          .at_least(0),
   };
 }
 
 Fields describe(DataSource& c) {
   return {
-      row("prefix", &c.prefix, "path of PREFIX.bin and PREFIX.idx; relative to the working directory").required(),
+      row("prefix", &c.prefix,
+          "path of PREFIX.bin and PREFIX.idx; relative to the working directory")
+          .required(),
       row("weight", &c.weight, "share in the blend; shares need not add up to 1").above(0),
   };
 }
@@ -23,12 +34,21 @@ Fields describe(DataSource& c) {
 Fields describe(DataConfig& c) {
   return {
       row("train", records(&c.train), "training sets, blended by weight"),
-      row("validation", records(&c.validation), "validation sets; empty: the validation share of split"),
-      row("split", &c.split, "shares of each training set used for training, validation, test: 99,1,0").at_least(0),
-      row("sequence_length", &c.sequence_length, "positions of one sample").unit("tokens").at_least(1).required(),
-      row("tokenizer", &c.tokenizer, "bytes, or the path of a tokenizer.json; relative to the working directory"),
+      row("validation", records(&c.validation),
+          "validation sets; empty: the validation share of split"),
+      row("split", &c.split,
+          "shares of each training set used for training, validation, test: 99,1,0")
+          .at_least(0),
+      row("sequence_length", &c.sequence_length, "positions of one sample")
+          .unit("tokens")
+          .at_least(1)
+          .at_most(1 << 30)
+          .required(),
+      row("tokenizer", &c.tokenizer,
+          "bytes, or the path of a tokenizer.json; relative to the working directory"),
       row("document_mask", &c.document_mask, "positions see only their own document"),
-      row("eod_mask_loss", &c.eod_mask_loss, "positions whose input is the end of a document do not count in the loss"),
+      row("eod_mask_loss", &c.eod_mask_loss,
+          "positions whose input is the end of a document do not count in the loss"),
       row("seed", &c.seed, "of the sample order; auto: run.seed").at_least(0),
   };
 }
@@ -36,28 +56,42 @@ Fields describe(DataConfig& c) {
 Fields describe(ComputeConfig& c) {
   return {
       row("backend", choice(&c.backend, kBackendNames), "device that computes"),
-      row("precision", choice(&c.precision, kPrecisionNames), "dtype of matrix products; master weights are always fp32"),
+      row("precision", choice(&c.precision, kPrecisionNames),
+          "dtype of matrix products; master weights are always fp32"),
       row("recompute", choice(&c.recompute, kRecomputeNames),
-          "activations computed again in backward: none, selective (norms, activations, up-projections), full (whole layers)"),
+          "activations computed again in backward: none, selective (norms, activations, "
+          "up-projections), full (whole layers)"),
       row("fusion", &c.fusion, "merge neighbouring operators into one kernel"),
-      row("threads", &c.threads, "compute threads per rank; auto: the cores a rank may use").at_least(1),
-      row("machine", &c.machine, "file with speeds and links for the planner, written by bench; relative to this file"),
-      row("memory_limit", &c.memory_limit, "memory of one rank; a plan that needs more is refused; null: no limit").unit("bytes").at_least(1),
-      row("ragged_headroom", &c.ragged_headroom, "room for unbalanced routing, as a multiple of the balanced size").at_least(1),
+      row("threads", &c.threads, "compute threads per rank; auto: the cores a rank may use")
+          .at_least(1),
+      row("machine", &c.machine,
+          "file with speeds and links for the planner, written by bench; relative to this file"),
+      row("memory_limit", &c.memory_limit,
+          "memory of one rank; a plan that needs more is refused; null: no limit")
+          .unit("bytes")
+          .at_least(1),
+      row("ragged_headroom", &c.ragged_headroom,
+          "room for unbalanced routing, as a multiple of the balanced size")
+          .at_least(1),
   };
 }
 
 Fields describe(CheckpointConfig& c) {
   return {
-      row("interval", &c.interval, "steps between checkpoints; 0: only at the end").unit("steps").at_least(0),
+      row("interval", &c.interval, "steps between checkpoints; 0: only at the end")
+          .unit("steps")
+          .at_least(0),
       row("keep", &c.keep, "newest checkpoints kept; 0: all").at_least(0),
-      row("resume", &c.resume, "auto: the published checkpoint of output_dir if there is one; none; or the path of one"),
+      row("resume", &c.resume,
+          "auto: the published checkpoint of output_dir if there is one; none; or the path of one"),
   };
 }
 
 Fields describe(LogConfig& c) {
   return {
-      row("interval", &c.interval, "steps between progress lines in a batch job").unit("steps").at_least(1),
+      row("interval", &c.interval, "steps between progress lines in a batch job")
+          .unit("steps")
+          .at_least(1),
       row("tensorboard", &c.tensorboard, "write TensorBoard event files"),
       row("metrics", &c.metrics, "write metrics.jsonl"),
       row("level", choice(&c.level, kLogLevelNames), "least severe messages shown"),
@@ -66,7 +100,9 @@ Fields describe(LogConfig& c) {
 
 Fields describe(DumpConfig& c) {
   return {
-      row("steps", &c.steps, "steps (1 is the first) whose activations and gradients are written").unit("steps").at_least(1),
+      row("steps", &c.steps, "steps (1 is the first) whose activations and gradients are written")
+          .unit("steps")
+          .at_least(1),
       row("dir", &c.dir, "where to; inside run.output_dir unless absolute"),
   };
 }
@@ -74,9 +110,13 @@ Fields describe(DumpConfig& c) {
 Fields describe(DebugConfig& c) {
   return {
       row("dump", group(&c.dump), "named activations and gradients as safetensors"),
-      row("trace_steps", &c.trace_steps, "steps whose time line is written to trace.json").unit("steps").at_least(1),
+      row("trace_steps", &c.trace_steps, "steps whose time line is written to trace.json")
+          .unit("steps")
+          .at_least(1),
       row("inject_nonfinite_steps", &c.inject_nonfinite_steps,
-          "steps at which rank 0 puts an infinity into a gradient, to rehearse the fault").unit("steps").at_least(1),
+          "steps at which rank 0 puts an infinity into a gradient, to rehearse the fault")
+          .unit("steps")
+          .at_least(1),
   };
 }
 

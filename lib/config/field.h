@@ -23,7 +23,8 @@ struct Choice {
   std::function<void(int)> set;
 };
 
-/// A map inside a section; `present` unset means it always is there, otherwise `null` stands for absent.
+/// A map inside a section; `present` unset means it always is there, otherwise `null` stands for
+/// absent.
 struct Group {
   std::function<Fields()> fields;
   std::function<bool()> present;
@@ -44,8 +45,9 @@ using Target =
                  Auto<std::vector<int64_t>>*, std::vector<int64_t>*, std::vector<double>*,
                  NamedSizes*, std::vector<ShardRow>*, Choice, Group, Records>;
 
-/// A knob: name, type (by its target), unit, range or choices, help. Its default is what the target holds in a
-/// default-constructed struct. Units "bytes" and "seconds" allow suffixes (`4GiB`, `30m`).
+/// A knob: name, type (by its target), unit, range or choices, help. Its default is what the target
+/// holds in a default-constructed struct. Units "bytes" and "seconds" allow suffixes (`4GiB`,
+/// `30m`).
 struct Field {
   std::string name;
   Target target;
@@ -59,14 +61,40 @@ struct Field {
   size_t length = 0;              ///< of a list of numbers; 0: any
   bool is_required = false;
 
-  Field unit(std::string text) && { unit_name = std::move(text); return std::move(*this); }
-  Field at_least(double bound) && { low = bound; return std::move(*this); }
-  Field above(double bound) && { low = bound; above_low = true; return std::move(*this); }
-  Field at_most(double bound) && { high = bound; return std::move(*this); }
-  Field below(double bound) && { high = bound; below_high = true; return std::move(*this); }
-  Field one_of(std::vector<std::string> words) && { only = std::move(words); return std::move(*this); }
-  Field of_length(size_t count) && { length = count; return std::move(*this); }
-  Field required() && { is_required = true; return std::move(*this); }
+  Field unit(std::string text) && {
+    unit_name = std::move(text);
+    return std::move(*this);
+  }
+  Field at_least(double bound) && {
+    low = bound;
+    return std::move(*this);
+  }
+  Field above(double bound) && {
+    low = bound;
+    above_low = true;
+    return std::move(*this);
+  }
+  Field at_most(double bound) && {
+    high = bound;
+    return std::move(*this);
+  }
+  Field below(double bound) && {
+    high = bound;
+    below_high = true;
+    return std::move(*this);
+  }
+  Field one_of(std::vector<std::string> words) && {
+    only = std::move(words);
+    return std::move(*this);
+  }
+  Field of_length(size_t count) && {
+    length = count;
+    return std::move(*this);
+  }
+  Field required() && {
+    is_required = true;
+    return std::move(*this);
+  }
 };
 
 inline Field row(std::string name, Target target, std::string help) {
@@ -76,6 +104,10 @@ inline Field row(std::string name, Target target, std::string help) {
   field.help = std::move(help);
   return field;
 }
+
+/// Sets `most` as the upper bound of every whole-number row that has none: sizes beyond it are
+/// typing errors, and below it products of a few sizes fit 64 bits.
+Fields bounded(Fields rows, double most);
 
 template <class Enum>
 Target choice(Enum* place, std::vector<std::string> names) {
@@ -93,14 +125,17 @@ Target optional_group(std::optional<Struct>* place) {
   return Group{[place] { return describe(place->has_value() ? **place : place->emplace()); },
                [place] { return place->has_value(); },
                [place](bool present) {
-                 if (!present) place->reset();
-                 else if (!place->has_value()) place->emplace();
+                 if (!present)
+                   place->reset();
+                 else if (!place->has_value())
+                   place->emplace();
                }};
 }
 
 template <class Struct>
 Target records(std::vector<Struct>* place) {
-  return Records{[place] { return place->size(); }, [place](size_t n) { place->assign(n, Struct{}); },
+  return Records{[place] { return place->size(); },
+                 [place](size_t n) { place->assign(n, Struct{}); },
                  [place](size_t i) { return describe((*place)[i]); }};
 }
 

@@ -1,4 +1,5 @@
-// Builds Nodes from JSON events, with the line of every key, and sorts out which keys describe the model.
+// Builds Nodes from JSON events, with the line of every key, and sorts out which keys describe the
+// model.
 #include "config/hf_config.h"
 
 #include <fstream>
@@ -49,7 +50,9 @@ class JsonBuilder : public nlohmann::json_sax<Json> {
   bool boolean(bool value) override { return add_scalar(value ? "true" : "false", false); }
   bool number_integer(number_integer_t value) override { return add_scalar(cat(value), false); }
   bool number_unsigned(number_unsigned_t value) override { return add_scalar(cat(value), false); }
-  bool number_float(number_float_t, const string_t& text) override { return add_scalar(text, false); }
+  bool number_float(number_float_t, const string_t& text) override {
+    return add_scalar(text, false);
+  }
   bool string(string_t& value) override { return add_scalar(value, true); }
   bool binary(binary_t&) override { return false; }
   bool start_object(std::size_t) override { return open(Node::kMap); }
@@ -140,11 +143,13 @@ void keep_known(Node& map, const Fields& rows) {
   std::erase_if(map.entries, [&](const Node::Entry& e) { return !is_known(rows, e.key); });
 }
 
-/// Newer exports write rope settings as one map {rope_theta, rope_type, ...}, "default" meaning no scaling.
+/// Newer exports write rope settings as one map {rope_theta, rope_type, ...}, "default" meaning no
+/// scaling.
 void unify_rope(Node& document) {
   if (Node* parameters = document.find("rope_parameters");
       parameters != nullptr && parameters->kind == Node::kMap) {
-    if (const Node* theta = parameters->find("rope_theta"); theta != nullptr && document.find("rope_theta") == nullptr) {
+    if (const Node* theta = parameters->find("rope_theta");
+        theta != nullptr && document.find("rope_theta") == nullptr) {
       Node copy = *theta;
       document.entries.push_back({"rope_theta", copy.origin, copy});
     }
@@ -176,7 +181,8 @@ Node read_hf_config(const std::string& path, std::vector<Diagnostic>& faults) {
   const std::string text = buffer.str();
   const size_t before = faults.size();
   JsonBuilder builder(path, faults);
-  Json::sax_parse(Cursor{text.data(), &builder.line}, Cursor{text.data() + text.size(), nullptr}, &builder);
+  Json::sax_parse(Cursor{text.data(), &builder.line}, Cursor{text.data() + text.size(), nullptr},
+                  &builder);
   if (faults.size() != before) return {};
   Node document = builder.take();
   if (document.kind != Node::kMap) {

@@ -9,8 +9,9 @@
 
 namespace moetrain {
 
-/// Reads a config.json and keeps the keys that section `model` knows (others are informational and ignored).
-/// Spellings of newer exports are understood (rope_type, dtype, rope_parameters). Faults are appended.
+/// Reads a config.json and keeps the keys that section `model` knows (others are informational and
+/// ignored). Spellings of newer exports are understood (rope_type, dtype, rope_parameters). Faults
+/// are appended.
 Node read_hf_config(const std::string& path, std::vector<Diagnostic>& faults);
 
 }  // namespace moetrain

@@ -19,7 +19,8 @@ namespace fs = std::filesystem;
 
 std::string read_file(const std::string& path) {
   std::error_code error;
-  if (fs::is_directory(path, error)) throw UserError(cat(path, ": is a directory; give a YAML file"));
+  if (fs::is_directory(path, error))
+    throw UserError(cat(path, ": is a directory; give a YAML file"));
   std::ifstream file(path, std::ios::binary);
   if (!file) throw UserError(cat(path, ": cannot open this file"));
   std::ostringstream buffer;
@@ -94,7 +95,9 @@ Config parse_config(const std::string& text, const std::string& name, const std:
         if (d.message.rfind(cat("`model.", entry.key, ":"), 0) == 0) return true;
       return false;
     };
-    reading.faults.erase(std::remove_if(reading.faults.begin() + static_cast<long>(before), reading.faults.end(), replaced), reading.faults.end());
+    reading.faults.erase(std::remove_if(reading.faults.begin() + static_cast<long>(before),
+                                        reading.faults.end(), replaced),
+                         reading.faults.end());
   }
   read_map(document, rows, "", reading);
   require_all(rows, "", name, reading);

@@ -22,7 +22,8 @@ struct RopeScaling {
   std::optional<double> mscale_all_dim;
 };
 
-/// A DeepSeek-V3-style decoder: latent attention, routed and shared experts, multi-token prediction.
+/// A DeepSeek-V3-style decoder: latent attention, routed and shared experts, multi-token
+/// prediction.
 struct ModelConfig {
   /// A published config.json that gives every key not written inline; relative to the YAML file.
   std::optional<std::string> hf_config;
@@ -61,7 +62,8 @@ struct ModelConfig {
   double attention_dropout = 0;
   bool tie_word_embeddings = false;
   int64_t num_nextn_predict_layers = 0;
-  std::string torch_dtype = "bfloat16";  ///< of published weights; what is computed is compute.precision
+  std::string torch_dtype =
+      "bfloat16";  ///< of published weights; what is computed is compute.precision
 
   int64_t qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
   /// Width of all shared experts together (they are one feed-forward).

@@ -18,8 +18,11 @@ Node* Node::find(const std::string& key) {
 std::string Node::text() const {
   std::string out;
   switch (kind) {
-    case kNull: return "null";
-    case kScalar: out = quoted ? cat('"', scalar, '"') : scalar; break;
+    case kNull:
+      return "null";
+    case kScalar:
+      out = quoted ? cat('"', scalar, '"') : scalar;
+      break;
     case kList: {
       std::vector<std::string> parts;
       for (const Node& item : items) {
@@ -52,10 +55,14 @@ std::string Node::text() const {
 
 const char* Node::kind_name() const {
   switch (kind) {
-    case kNull: return "nothing";
-    case kScalar: return "a single value";
-    case kList: return "a list";
-    case kMap: return "a map";
+    case kNull:
+      return "nothing";
+    case kScalar:
+      return "a single value";
+    case kList:
+      return "a list";
+    case kMap:
+      return "a map";
   }
   return "";
 }

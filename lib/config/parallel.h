@@ -1,4 +1,5 @@
-// Section `parallel`: how ranks share the work. Strategy knobs first, then sharding of single operators.
+// Section `parallel`: how ranks share the work. Strategy knobs first, then sharding of single
+// operators.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,8 @@ inline const std::vector<std::string> kPipelineScheduleNames = {"1f1b", "fused_1
 enum class LayoutChoice : int { kManual, kAuto };
 inline const std::vector<std::string> kLayoutChoiceNames = {"manual", "auto"};
 
-/// A layout as the user writes it: axes per dim, major first; plus axes over which the value is partial.
+/// A layout as the user writes it: axes per dim, major first; plus axes over which the value is
+/// partial.
 struct LayoutSpec {
   std::vector<std::vector<std::string>> dims;
   std::vector<std::string> partial;
@@ -69,7 +71,8 @@ struct ParallelConfig {
   int64_t expert_data() const { return *data * context / expert; }
   /// Ranks that together hold all experts: expert, times tensor when experts stay whole.
   int64_t expert_group() const { return expert * (*tp_extend_ep ? tensor : 1); }
-  /// Pieces the layers are cut into: every rank of a pipeline holds virtual_stages of them (DualPipeV: two).
+  /// Pieces the layers are cut into: every rank of a pipeline holds virtual_stages of them
+  /// (DualPipeV: two).
   int64_t chunks_per_rank() const {
     return schedule == PipelineSchedule::kDualPipeV ? 2 : virtual_stages;
   }

@@ -1,10 +1,11 @@
-// One function per type of knob; unknown keys are explained by looking at all rows of all sections.
+// One function per type of knob: checks shape, spelling and range, then fills the typed place.
 #include "config/reader.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/text.h"
+#include "config/advice.h"
 #include "config/scalar.h"
 
 namespace moetrain {
@@ -16,54 +17,15 @@ std::string join_path(const std::string& path, const std::string& key) {
 }
 
 template <class T>
-bool is_reading_of(const Field& field) { return std::holds_alternative<T>(field.target); }
-
-/// Every key of every section with the map it belongs to; list entries are written `[]`.
-void collect_keys(const Fields& rows, const std::string& path,
-                  std::vector<std::pair<std::string, std::string>>& out) {
-  for (const Field& field : rows) {
-    out.emplace_back(field.name, path);
-    const std::string inner = join_path(path, field.name);
-    if (const Group* g = std::get_if<Group>(&field.target)) {
-      collect_keys(g->fields(), inner, out);
-    } else if (const Records* r = std::get_if<Records>(&field.target)) {
-      r->resize(1);
-      collect_keys(r->at(0), inner + "[]", out);
-    }
-  }
+bool is_reading_of(const Field& field) {
+  return std::holds_alternative<T>(field.target);
 }
 
-const std::vector<std::pair<std::string, std::string>>& all_keys() {
-  static const auto keys = [] {
-    Config scratch;
-    std::vector<std::pair<std::string, std::string>> out;
-    collect_keys(describe(scratch), "", out);
-    return out;
-  }();
-  return keys;
-}
-
-/// What to write instead of an unknown key.
-std::string advice(const std::string& key, const Fields& rows, const std::string& path) {
-  std::vector<std::string> here;
-  for (const Field& field : rows) here.push_back(field.name);
-  std::string plain = key;
-  std::replace(plain.begin(), plain.end(), '-', '_');
-  for (char& c : plain) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
-  if (std::find(here.begin(), here.end(), plain) != here.end())
-    return cat("did you mean `", plain, "`?");
-  std::vector<std::string> homes;
-  for (const auto& [name, home] : all_keys())
-    if (name == plain && home != path) homes.push_back(home.empty() ? cat("section `", name, "`") : cat("`", home, "`"));
-  if (!homes.empty() && homes.size() < 4)
-    return cat("this key belongs to ", join(homes, " or "), path.empty() ? "" : cat(", not to `", path, "`"));
-  if (const std::string near = nearest(plain, here); !near.empty()) return cat("did you mean `", near, "`?");
-  std::vector<std::string> everywhere;
-  for (const auto& [name, home] : all_keys()) everywhere.push_back(name);
-  if (const std::string near = nearest(plain, everywhere); !near.empty())
-    for (const auto& [name, home] : all_keys())
-      if (name == near) return cat("did you mean `", join_path(home, near), "`?");
-  return cat("known here: ", join(here, ", "));
+std::string bound_text(double bound) {
+  constexpr double kExact = 1e15;
+  if (bound == std::floor(bound) && std::abs(bound) < kExact)
+    return cat(static_cast<int64_t>(bound));
+  return real_text(bound);
 }
 
 Suffix suffix_of(const Field& field) {
@@ -72,13 +34,16 @@ Suffix suffix_of(const Field& field) {
   return Suffix::kCount;
 }
 
-/// Reads one knob. Each `take` leaves the target alone and records a fault when the value is refused.
+/// Reads one knob. Each `take` leaves the target alone and records a fault when the value is
+/// refused.
 class ValueReader {
  public:
   ValueReader(const Field& field, const Node& node, std::string path, Reading& reading)
       : field_(field), node_(node), path_(std::move(path)), reading_(reading) {}
 
-  void run() { std::visit([this](auto& target) { take(target); }, field_.target); }
+  void run() {
+    std::visit([this](auto& target) { take(target); }, field_.target);
+  }
 
  private:
   void refuse(const Node& node, const std::string& fault) {
@@ -88,11 +53,13 @@ class ValueReader {
   void accept() { reading_.origins[path_] = node_.origin; }
 
   std::string bounds() const {
+    if (field_.low == field_.high) return "must be " + bound_text(field_.low);
     std::vector<std::string> parts;
     if (std::isfinite(field_.low))
-      parts.push_back(cat(field_.above_low ? "greater than " : "at least ", real_text(field_.low)));
+      parts.push_back(
+          cat(field_.above_low ? "greater than " : "at least ", bound_text(field_.low)));
     if (std::isfinite(field_.high))
-      parts.push_back(cat(field_.below_high ? "less than " : "at most ", real_text(field_.high)));
+      parts.push_back(cat(field_.below_high ? "less than " : "at most ", bound_text(field_.high)));
     return "must be " + join(parts, " and ");
   }
   bool in_range(double value) const {
@@ -115,13 +82,15 @@ class ValueReader {
   /// The words after "must be" when a word like auto or null is accepted as well.
   bool number(const Node& node, int64_t& out, const char* expected = "a whole number") {
     if (!is_scalar(node, expected)) return false;
-    if (node.quoted) return refuse(node, cat("must be ", expected, ", not text; remove the quotes")), false;
+    if (node.quoted)
+      return refuse(node, cat("must be ", expected, ", not text; remove the quotes")), false;
     const Read<int64_t> read = read_integer(node.scalar, suffix_of(field_));
     return finish(node, read, expected, out);
   }
   bool number(const Node& node, double& out, const char* expected = "a number") {
     if (!is_scalar(node, expected)) return false;
-    if (node.quoted) return refuse(node, cat("must be ", expected, ", not text; remove the quotes")), false;
+    if (node.quoted)
+      return refuse(node, cat("must be ", expected, ", not text; remove the quotes")), false;
     const Read<double> read = read_real(node.scalar, suffix_of(field_));
     return finish(node, read, expected, out);
   }
@@ -138,13 +107,15 @@ class ValueReader {
   }
   bool truth(const Node& node, bool& out, const char* expected = "true or false") {
     if (!is_scalar(node, expected)) return false;
-    if (node.quoted) return refuse(node, cat("must be ", expected, ", not text; remove the quotes")), false;
+    if (node.quoted)
+      return refuse(node, cat("must be ", expected, ", not text; remove the quotes")), false;
     const Read<bool> read = read_bool(node.scalar);
     if (!read.fault.empty()) {
       refuse(node, read.fault == "must be true or false" ? cat("must be ", expected) : read.fault);
       return false;
     }
-    if (!is_allowed(read.value ? "true" : "false")) return refuse(node, cat(allowed(), ": ", field_.help)), false;
+    if (!is_allowed(read.value ? "true" : "false"))
+      return refuse(node, cat(allowed(), ": ", field_.help)), false;
     out = read.value;
     return true;
   }
@@ -159,10 +130,18 @@ class ValueReader {
     return node_.kind == Node::kScalar && !node_.quoted && node_.scalar == expected;
   }
 
-  void take(bool* place) { if (truth(node_, *place)) accept(); }
-  void take(int64_t* place) { if (number(node_, *place)) accept(); }
-  void take(double* place) { if (number(node_, *place)) accept(); }
-  void take(std::string* place) { if (word(node_, *place)) accept(); }
+  void take(bool* place) {
+    if (truth(node_, *place)) accept();
+  }
+  void take(int64_t* place) {
+    if (number(node_, *place)) accept();
+  }
+  void take(double* place) {
+    if (number(node_, *place)) accept();
+  }
+  void take(std::string* place) {
+    if (word(node_, *place)) accept();
+  }
 
   void take(std::optional<int64_t>* place) { take_optional(*place); }
   void take(std::optional<double>* place) { take_optional(*place); }
@@ -182,7 +161,8 @@ class ValueReader {
     if (node_.kind == Node::kNull) {
       place.reset();
       accept();
-    } else if (number(node_, value, std::is_same_v<T, double> ? "a number or null" : "a whole number or null")) {
+    } else if (number(node_, value,
+                      std::is_same_v<T, double> ? "a number or null" : "a whole number or null")) {
       place = value;
       accept();
     }
@@ -231,7 +211,9 @@ class ValueReader {
           Node item = node_;
           item.quoted = node_.quoted && node_.scalar.find(',') == std::string::npos;
           const size_t from = part.find_first_not_of(' ');
-          item.scalar = from == std::string::npos ? "" : part.substr(from, part.find_last_not_of(' ') - from + 1);
+          item.scalar = from == std::string::npos
+                            ? ""
+                            : part.substr(from, part.find_last_not_of(' ') - from + 1);
           list.items.push_back(std::move(item));
           part.clear();
         } else {
@@ -255,8 +237,12 @@ class ValueReader {
     out = values;
     return true;
   }
-  void take(std::vector<int64_t>* place) { if (numbers(*place, "a list of whole numbers")) accept(); }
-  void take(std::vector<double>* place) { if (numbers(*place, "a list of numbers")) accept(); }
+  void take(std::vector<int64_t>* place) {
+    if (numbers(*place, "a list of whole numbers")) accept();
+  }
+  void take(std::vector<double>* place) {
+    if (numbers(*place, "a list of numbers")) accept();
+  }
 
   void take(NamedSizes* place) {
     if (node_.kind != Node::kMap)
@@ -265,8 +251,10 @@ class ValueReader {
     bool fine = true;
     for (const Node::Entry& entry : node_.entries) {
       int64_t size = 0;
-      if (number(entry.value, size)) sizes.emplace_back(entry.key, size);
-      else fine = false;
+      if (number(entry.value, size))
+        sizes.emplace_back(entry.key, size);
+      else
+        fine = false;
     }
     if (!fine) return;
     *place = sizes;
@@ -295,7 +283,8 @@ class ValueReader {
     if (node_.kind == Node::kNull)
       return refuse(node_, "this section is empty; give it keys or remove it");
     if (node_.kind != Node::kMap)
-      return refuse(node_, cat("must be a map of keys", place.present ? " or null" : "", ", not ", node_.kind_name()));
+      return refuse(node_, cat("must be a map of keys", place.present ? " or null" : "", ", not ",
+                               node_.kind_name()));
     if (place.present) place.set_present(true);
     accept();
     read_map(node_, place.fields(), path_, reading_);
@@ -311,7 +300,10 @@ class ValueReader {
       if (item.kind != Node::kMap) {
         std::vector<std::string> keys;
         for (const Field& row : place.at(i)) keys.push_back(row.name);
-        reading_.faults.push_back({item.origin.where, complaint(inner, item, cat("must be a map with keys ", join(keys, ", "), ", not ", item.kind_name()))});
+        reading_.faults.push_back(
+            {item.origin.where, complaint(inner, item,
+                                          cat("must be a map with keys ", join(keys, ", "),
+                                              ", not ", item.kind_name()))});
         continue;
       }
       read_map(item, place.at(i), inner, reading_);
@@ -336,8 +328,8 @@ void read_map(const Node& node, const Fields& rows, const std::string& path, Rea
     const auto field = std::find_if(rows.begin(), rows.end(),
                                     [&](const Field& row) { return row.name == entry.key; });
     if (field == rows.end()) {
-      reading.faults.push_back({entry.origin.where,
-                                cat("unknown key `", join_path(path, entry.key), "`; ", advice(entry.key, rows, path))});
+      reading.faults.push_back({entry.origin.where, cat("unknown key `", join_path(path, entry.key),
+                                                        "`; ", advice(entry.key, rows, path))});
       continue;
     }
     ValueReader(*field, entry.value, join_path(path, entry.key), reading).run();
@@ -353,7 +345,8 @@ void require_all(const Fields& rows, const std::string& path, const std::string&
       if (!place.present) {
         const auto found = reading.origins.find(inner);
         if (reading.refused.count(inner) == 0)
-          require_all(place.fields(), inner, found == reading.origins.end() ? where : found->second.where, reading);
+          require_all(place.fields(), inner,
+                      found == reading.origins.end() ? where : found->second.where, reading);
       }
       continue;
     }

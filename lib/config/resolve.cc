@@ -1,5 +1,6 @@
 // Fills in every `auto` that follows from the rank count.
 #include <algorithm>
+#include <numeric>
 
 #include "base/text.h"
 #include "config/validate.h"
@@ -17,6 +18,12 @@ void decide(Config& config, const std::string& path, Auto<T>& place, T value, st
 
 }  // namespace
 
+int64_t smallest_world_size(const Config& config) {
+  const ParallelConfig& p = config.parallel;
+  const int64_t data = p.data.value_or(p.expert / std::gcd(p.expert, p.context));
+  return data * p.tensor * p.pipeline * p.context;
+}
+
 void resolve(Config& config, int64_t world_size, int64_t ranks_per_node) {
   ParallelConfig& p = config.parallel;
   const ModelConfig& m = config.model;
@@ -33,9 +40,10 @@ void resolve(Config& config, int64_t world_size, int64_t ranks_per_node) {
   const int64_t pieces = p.context * p.tensor;
   const bool divides = config.data.sequence_length % pieces == 0;
   decide(config, "parallel.sequence_parallel", p.sequence_parallel, p.tensor > 1 && divides,
-         p.tensor == 1 ? std::string("tensor is 1")
-                       : cat("tensor > 1 and sequence_length ", config.data.sequence_length,
-                             divides ? " is" : " is not", " divisible by context x tensor = ", pieces));
+         p.tensor == 1
+             ? std::string("tensor is 1")
+             : cat("tensor > 1 and sequence_length ", config.data.sequence_length,
+                   divides ? " is" : " is not", " divisible by context x tensor = ", pieces));
   const int64_t group = p.expert * p.tensor;
   const bool whole = group > 0 && m.n_routed_experts % group == 0;
   decide(config, "parallel.tp_extend_ep", p.tp_extend_ep, *p.sequence_parallel && whole,

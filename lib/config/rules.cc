@@ -30,8 +30,8 @@ std::string nearest_divisors(int64_t value, int64_t wanted) {
 bool Rules::divides(const std::string& path, const std::string& value_name, int64_t value,
                     const std::string& divisor_name, int64_t divisor) {
   if (value % divisor == 0) return true;
-  refuse(path, "`", path, "`: ", value_name, " must be divisible by ", divisor_name, ", but ", value,
-         " % ", divisor, " = ", value % divisor, "; nearest ", value_name, ": ",
+  refuse(path, "`", path, "`: ", value_name, " must be divisible by ", divisor_name, ", but ",
+         value, " % ", divisor, " = ", value % divisor, "; nearest ", value_name, ": ",
          nearest_multiples(value, divisor), "; nearest ", divisor_name, ": ",
          nearest_divisors(value, divisor));
   return false;
@@ -56,7 +56,9 @@ void validate(const Config& config, int64_t world_size) {
 void validate_training(const Config& config) {
   Rules rules{config, 1, {}};
   if (config.data.train.empty())
-    rules.refuse("data", "`data.train` is missing: list the sets to train on, like [{prefix: corpus/train}]");
+    rules.refuse(
+        "data",
+        "`data.train` is missing: list the sets to train on, like [{prefix: corpus/train}]");
   if (!config.train.steps && !config.train.tokens)
     rules.refuse("train", "the length of the run is missing: give `train.steps` or `train.tokens`");
   if (!rules.faults.empty()) throw UserError(std::move(rules.faults));

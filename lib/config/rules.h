@@ -1,4 +1,5 @@
-// Shared by the rule files of validate(): collecting complaints and naming the nearest valid values.
+// Shared by the rule files of validate(): collecting complaints and naming the nearest valid
+// values.
 #pragma once
 
 #include <cstdint>

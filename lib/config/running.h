@@ -14,8 +14,9 @@ struct RunConfig {
   std::string name = "moetrain";
   std::string output_dir = "runs/moetrain";
   int64_t seed = 1234;
-  std::optional<double> time_limit;  ///< seconds after which the run saves and stops with exit code 75
-  double hang_timeout = 600;         ///< seconds without progress after which the job is ended; 0: never
+  std::optional<double>
+      time_limit;             ///< seconds after which the run saves and stops with exit code 75
+  double hang_timeout = 600;  ///< seconds without progress after which the job is ended; 0: never
 };
 
 /// One `.bin/.idx` pair and its share of the blend.
@@ -27,7 +28,8 @@ struct DataSource {
 struct DataConfig {
   std::vector<DataSource> train;
   std::vector<DataSource> validation;
-  std::vector<double> split = {100, 0, 0};  ///< shares train, validation, test of `train`'s sequences
+  std::vector<double> split = {100, 0,
+                               0};  ///< shares train, validation, test of `train`'s sequences
   int64_t sequence_length = 0;
   std::string tokenizer = "bytes";
   bool document_mask = false;

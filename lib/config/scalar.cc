@@ -30,19 +30,21 @@ struct Unit {
   int64_t multiplier;
 };
 constexpr int64_t kKilo = 1000, kMega = kKilo * 1000, kGiga = kMega * 1000, kTera = kGiga * 1000;
-constexpr Unit kCountUnits[] = {
-    {"k", kKilo}, {"K", kKilo}, {"M", kMega}, {"B", kGiga}, {"G", kGiga}, {"T", kTera}};
-constexpr Unit kByteUnits[] = {{"B", 1},          {"kB", kKilo},      {"KB", kKilo},
-                               {"MB", kMega},     {"GB", kGiga},      {"TB", kTera},
-                               {"KiB", 1LL << 10}, {"MiB", 1LL << 20}, {"GiB", 1LL << 30},
-                               {"TiB", 1LL << 40}};
+constexpr Unit kCountUnits[] = {{"k", kKilo}, {"K", kKilo}, {"M", kMega},
+                                {"B", kGiga}, {"G", kGiga}, {"T", kTera}};
+constexpr Unit kByteUnits[] = {
+    {"B", 1},      {"kB", kKilo},      {"KB", kKilo},      {"MB", kMega},      {"GB", kGiga},
+    {"TB", kTera}, {"KiB", 1LL << 10}, {"MiB", 1LL << 20}, {"GiB", 1LL << 30}, {"TiB", 1LL << 40}};
 constexpr Unit kSecondUnits[] = {{"s", 1}, {"m", 60}, {"h", 3600}, {"d", 86400}};
 
 std::vector<Unit> units_of(Suffix suffix) {
   switch (suffix) {
-    case Suffix::kBytes: return {std::begin(kByteUnits), std::end(kByteUnits)};
-    case Suffix::kSeconds: return {std::begin(kSecondUnits), std::end(kSecondUnits)};
-    default: return {std::begin(kCountUnits), std::end(kCountUnits)};
+    case Suffix::kBytes:
+      return {std::begin(kByteUnits), std::end(kByteUnits)};
+    case Suffix::kSeconds:
+      return {std::begin(kSecondUnits), std::end(kSecondUnits)};
+    default:
+      return {std::begin(kCountUnits), std::end(kCountUnits)};
   }
 }
 
@@ -81,8 +83,8 @@ std::string take_decimal(std::string_view text, Suffix suffix, Decimal& out) {
     out.negative = rest[0] == '-';
     rest.remove_prefix(1);
   }
-  if (rest.size() > 1 && rest[0] == '0' && (rest[1] == 'x' || rest[1] == 'X' || rest[1] == 'o' ||
-                                            rest[1] == 'O' || rest[1] == 'b'))
+  if (rest.size() > 1 && rest[0] == '0' &&
+      (rest[1] == 'x' || rest[1] == 'X' || rest[1] == 'o' || rest[1] == 'O' || rest[1] == 'b'))
     return "only decimal numbers are read; write it in decimal";
   std::string whole, fraction;
   const bool has_whole = take_digits(rest, whole);
@@ -110,8 +112,8 @@ std::string take_decimal(std::string_view text, Suffix suffix, Decimal& out) {
   }
   if (!rest.empty()) {
     const std::vector<Unit> units = units_of(suffix);
-    const auto unit = std::find_if(units.begin(), units.end(),
-                                   [&](const Unit& u) { return rest == u.name; });
+    const auto unit =
+        std::find_if(units.begin(), units.end(), [&](const Unit& u) { return rest == u.name; });
     if (unit == units.end()) {
       std::vector<std::string> names;
       for (const Unit& u : units) names.emplace_back(u.name);
@@ -137,7 +139,7 @@ std::vector<std::string> parts_of(const std::string& text, Suffix suffix) {
         part.clear();
       }
     }
-    if (!part.empty() && (parts.empty() || is_digit(part[0]) || part[0] == '.' )) {
+    if (!part.empty() && (parts.empty() || is_digit(part[0]) || part[0] == '.')) {
       if (!parts.empty()) return {text};  // 1h30: ambiguous, refused as a whole
       parts.push_back(std::move(part));
     } else if (!part.empty()) {

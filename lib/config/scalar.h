@@ -6,7 +6,8 @@
 
 namespace moetrain {
 
-/// Result of reading a spelling: empty `fault` is success, else why it was refused and what to write.
+/// Result of reading a spelling: empty `fault` is success, else why it was refused and what to
+/// write.
 template <class T>
 struct Read {
   T value{};
@@ -24,7 +25,8 @@ enum class Suffix {
 /// Refused: 010 (octal elsewhere), 0x10, 0o17, 2.5, inf, nan, 1__0, anything beyond 64 bits.
 Read<int64_t> read_integer(const std::string& text, Suffix suffix = Suffix::kCount);
 
-/// Accepted also: 1e-4, 1E-4, .5, 1., 0.25. Refused: inf, nan, overflow, and what underflows to zero.
+/// Accepted also: 1e-4, 1E-4, .5, 1., 0.25. Refused: inf, nan, overflow, and what underflows to
+/// zero.
 Read<double> read_real(const std::string& text, Suffix suffix = Suffix::kCount);
 
 /// true, True, TRUE, false, False, FALSE and nothing else.

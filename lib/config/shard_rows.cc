@@ -30,9 +30,9 @@ class RowReader {
       refuse(path_, node_, "needs exactly one of `op: PATTERN` and `param: PATTERN`");
       return false;
     }
-    row.form = param != nullptr                                        ? ShardRow::kParam
+    row.form = param != nullptr                                              ? ShardRow::kParam
                : node_.find("in") != nullptr || node_.find("out") != nullptr ? ShardRow::kLayouts
-                                                                       : ShardRow::kFactors;
+                                                                             : ShardRow::kFactors;
     for (const Node::Entry& entry : node_.entries) read_entry(entry, row);
     if (row.form == ShardRow::kParam && node_.find("layout") == nullptr)
       refuse(path_, node_, "needs `layout: [AXES per dim]`");
@@ -66,16 +66,20 @@ class RowReader {
       read_axes(path, value, axes);
       row.factors.emplace_back(entry.key[0], std::move(axes));
     } else {
-      static const char* const kKeys[] = {"`LETTER: AXES` with one-letter factors, or `in` and `out`",
-                                          "`op`, `in`, `out`", "`param`, `layout`"};
-      reading_.faults.push_back({entry.origin.where, cat("unknown key `", path, "`; this row may have ", kKeys[row.form])});
+      static const char* const kKeys[] = {
+          "`LETTER: AXES` with one-letter factors, or `in` and `out`", "`op`, `in`, `out`",
+          "`param`, `layout`"};
+      reading_.faults.push_back(
+          {entry.origin.where,
+           cat("unknown key `", path, "`; this row may have ", kKeys[row.form])});
       fine_ = false;
     }
   }
 
   void read_layouts(const std::string& path, const Node& node, std::vector<LayoutSpec>& out) {
     if (node.kind != Node::kList)
-      return refuse(path, node, "must be a list with one layout per tensor, like [[dp, tp], [tp, ~]]");
+      return refuse(path, node,
+                    "must be a list with one layout per tensor, like [[dp, tp], [tp, ~]]");
     for (size_t i = 0; i < node.items.size(); ++i) {
       out.emplace_back();
       read_layout(cat(path, ".", i), node.items[i], out.back());
@@ -87,7 +91,8 @@ class RowReader {
     if (node.kind == Node::kScalar && !node.scalar.empty() && node.scalar[0] == '[')
       return read_layout_text(path, node, out);
     if (node.kind != Node::kList)
-      return refuse(path, node, "must be a layout: a list with the axes of each dim, like [dp, ~, [cp, tp]]");
+      return refuse(path, node,
+                    "must be a layout: a list with the axes of each dim, like [dp, ~, [cp, tp]]");
     for (size_t i = 0; i < node.items.size(); ++i) {
       out.dims.emplace_back();
       read_axes(cat(path, ".", i), node.items[i], out.dims.back());
@@ -107,8 +112,10 @@ class RowReader {
       std::vector<std::string> out_words;
       std::string word;
       for (const char c : list + " ") {
-        if (c != ' ') word += c;
-        else if (!word.empty()) out_words.push_back(std::move(word)), word.clear();
+        if (c != ' ')
+          word += c;
+        else if (!word.empty())
+          out_words.push_back(std::move(word)), word.clear();
       }
       return out_words;
     };
@@ -140,7 +147,8 @@ class RowReader {
       out.push_back(node.scalar);
     } else if (node.kind == Node::kList) {
       for (const Node& item : node.items) {
-        if (item.kind != Node::kScalar) return refuse(path, node, "must be an axis or a list of axes");
+        if (item.kind != Node::kScalar)
+          return refuse(path, node, "must be an axis or a list of axes");
         check_axis(path, item, item.scalar);
         out.push_back(item.scalar);
       }
@@ -151,9 +159,11 @@ class RowReader {
 
   void check_axis(const std::string& path, const Node& node, const std::string& axis) {
     const auto bad = [](char c) {
-      return !((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_');
+      return !((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+               c == '_');
     };
-    if (axis.empty() || std::any_of(axis.begin(), axis.end(), bad) || (axis[0] >= '0' && axis[0] <= '9'))
+    if (axis.empty() || std::any_of(axis.begin(), axis.end(), bad) ||
+        (axis[0] >= '0' && axis[0] <= '9'))
       refuse(path, node, "is no axis name");
   }
 
@@ -162,7 +172,8 @@ class RowReader {
     const auto visit = [&](const std::vector<std::string>& axes) {
       for (const std::string& axis : axes) {
         if (std::find(seen.begin(), seen.end(), axis) != seen.end())
-          refuse(path, node, cat("uses axis `", axis, "` twice; an axis splits one dim of a tensor"));
+          refuse(path, node,
+                 cat("uses axis `", axis, "` twice; an axis splits one dim of a tensor"));
         seen.push_back(axis);
       }
     };
@@ -181,12 +192,15 @@ class RowReader {
 std::vector<ShardRow> read_shard_rows(const Node& node, const std::string& path, Reading& reading) {
   std::vector<ShardRow> rows;
   if (node.kind != Node::kList) {
-    reading.faults.push_back({node.origin.where, complaint(path, node, cat("must be a list of rows, not ", node.kind_name()))});
+    reading.faults.push_back(
+        {node.origin.where,
+         complaint(path, node, cat("must be a list of rows, not ", node.kind_name()))});
     return rows;
   }
   for (size_t i = 0; i < node.items.size(); ++i) {
     ShardRow row;
-    if (RowReader(node.items[i], cat(path, ".", i), reading).run(row)) rows.push_back(std::move(row));
+    if (RowReader(node.items[i], cat(path, ".", i), reading).run(row))
+      rows.push_back(std::move(row));
   }
   return rows;
 }

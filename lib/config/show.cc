@@ -13,11 +13,16 @@ namespace {
 
 std::string origin_text(const Origin& origin) {
   switch (origin.kind) {
-    case Origin::kDefault: return "default";
-    case Origin::kHfConfig: return origin.where;
-    case Origin::kFile: return origin.where;
-    case Origin::kSet: return origin.where;
-    case Origin::kAuto: return "auto: " + origin.where;
+    case Origin::kDefault:
+      return "default";
+    case Origin::kHfConfig:
+      return origin.where;
+    case Origin::kFile:
+      return origin.where;
+    case Origin::kSet:
+      return origin.where;
+    case Origin::kAuto:
+      return "auto: " + origin.where;
   }
   return "";
 }
@@ -57,7 +62,8 @@ class Printer {
   void print_hf_config(const Field& field, size_t indent) {
     const std::string value = value_text(field);
     line(cat(std::string(indent, ' '), "hf_config: null"),
-         value == "null" ? "default" : cat("read from ", value, ", its values are written out here"));
+         value == "null" ? "default"
+                         : cat("read from ", value, ", its values are written out here"));
   }
 
   const Config& config_;

@@ -18,9 +18,10 @@ enum class ScheduleKind : int { kConstant, kLinear, kCosine, kStages };
 inline const std::vector<std::string> kScheduleKindNames = {"constant", "linear", "cosine",
                                                             "stages"};
 
-/// One stage of a staged plan. Its length is exactly one of steps and tokens; the last may leave out both
-/// and lasts to the end. The rate goes along `curve` from where the stage before ended to `learning_rate`;
-/// `constant` stays at `learning_rate` throughout. The first stage starts at optimizer.learning_rate.
+/// One stage of a staged plan. Its length is exactly one of steps and tokens; the last may leave
+/// out both and lasts to the end. The rate goes along `curve` from where the stage before ended to
+/// `learning_rate`; `constant` stays at `learning_rate` throughout. The first stage starts at
+/// optimizer.learning_rate.
 struct RateStage {
   std::optional<int64_t> steps;
   std::optional<int64_t> tokens;
@@ -56,7 +57,8 @@ struct RouterConfig {
   double balance_alpha = 0.0001;
 };
 
-/// A smaller global batch at the start of training: used while fewer than `until_tokens` were consumed.
+/// A smaller global batch at the start of training: used while fewer than `until_tokens` were
+/// consumed.
 struct BatchRampStage {
   int64_t until_tokens = 0;
   int64_t global_batch_size = 0;

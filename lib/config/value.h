@@ -36,8 +36,9 @@ struct Origin {
   std::string where;
 };
 
-/// From this point of training on, a knob has another value. Exactly one of steps and tokens is given.
-/// The value holds for the first step that starts with at least so many steps or tokens behind it.
+/// From this point of training on, a knob has another value. Exactly one of steps and tokens is
+/// given. The value holds for the first step that starts with at least so many steps or tokens
+/// behind it.
 struct ChangePoint {
   std::optional<int64_t> after_steps;
   std::optional<int64_t> after_tokens;

@@ -25,8 +25,10 @@ std::string layouts_text(const std::vector<LayoutSpec>& layouts) {
 }
 
 std::string row_text(const ShardRow& row) {
-  std::string text = cat(row.form == ShardRow::kParam ? "{param: " : "{op: ", yaml_quoted(row.pattern));
-  for (const auto& [letter, axes] : row.factors) text += cat(", \"", letter, "\": [", join(axes, ", "), "]");
+  std::string text =
+      cat(row.form == ShardRow::kParam ? "{param: " : "{op: ", yaml_quoted(row.pattern));
+  for (const auto& [letter, axes] : row.factors)
+    text += cat(", \"", letter, "\": [", join(axes, ", "), "]");
   if (!row.in.empty()) text += ", in: " + layouts_text(row.in);
   if (!row.out.empty()) text += ", out: " + layouts_text(row.out);
   if (row.form == ShardRow::kParam) text += ", layout: " + layout_text(row.layout);
@@ -63,13 +65,19 @@ std::string text_of(const NamedSizes& sizes) {
   return cat("{", join(parts, ", "), "}");
 }
 template <class T>
-std::string text_of(const std::optional<T>& value) { return value ? text_of(*value) : "null"; }
+std::string text_of(const std::optional<T>& value) {
+  return value ? text_of(*value) : "null";
+}
 template <class T>
-std::string text_of(const Auto<T>& value) { return value.is_auto() ? "auto" : text_of(*value); }
+std::string text_of(const Auto<T>& value) {
+  return value.is_auto() ? "auto" : text_of(*value);
+}
 
 struct Writer {
   template <class T>
-  std::string operator()(T* place) const { return text_of(*place); }
+  std::string operator()(T* place) const {
+    return text_of(*place);
+  }
   std::string operator()(const Choice& c) const { return c.names[static_cast<size_t>(c.get())]; }
   std::string operator()(const Group& g) const {
     return g.present && !g.present() ? "null" : map_text(g.fields());
@@ -84,7 +92,8 @@ struct Writer {
 }  // namespace
 
 std::string yaml_quoted(const std::string& text) {
-  bool plain = !text.empty() && text != "null" && text != "~" && text != "Null" && text != "NULL" && text[0] != '-';
+  bool plain = !text.empty() && text != "null" && text != "~" && text != "Null" && text != "NULL" &&
+               text[0] != '-';
   for (const char c : text)
     plain = plain && ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
                       c == '_' || c == '-' || c == '.' || c == '/');

@@ -102,7 +102,8 @@ class Builder : public YAML::EventHandler {
     }
     top.has_key = false;
     if (top.key.kind != Node::kScalar) {
-      faults_.push_back({top.key.origin.where, cat("a key must be a word, not ", top.key.kind_name())});
+      faults_.push_back(
+          {top.key.origin.where, cat("a key must be a word, not ", top.key.kind_name())});
       return;
     }
     for (const Node::Entry& entry : top.node.entries) {
@@ -122,10 +123,15 @@ class Builder : public YAML::EventHandler {
 
 /// Length of the UTF-8 sequence at `i`, or 0 if it is not one.
 size_t utf8_length(const std::string& text, size_t i) {
-  const auto byte = [&](size_t k) { return k < text.size() ? static_cast<unsigned char>(text[k]) : 0u; };
+  const auto byte = [&](size_t k) {
+    return k < text.size() ? static_cast<unsigned char>(text[k]) : 0u;
+  };
   const unsigned first = byte(i);
   if (first < 0x80) return 1;
-  const size_t n = first >= 0xF0 && first < 0xF5 ? 4 : first >= 0xE0 && first < 0xF0 ? 3 : first >= 0xC2 && first < 0xE0 ? 2 : 0;
+  const size_t n = first >= 0xF0 && first < 0xF5   ? 4
+                   : first >= 0xE0 && first < 0xF0 ? 3
+                   : first >= 0xC2 && first < 0xE0 ? 2
+                                                   : 0;
   for (size_t k = 1; k < n; ++k)
     if ((byte(i + k) & 0xC0) != 0x80) return 0;
   return n;
@@ -179,7 +185,8 @@ Node parse(const std::string& text, Origin::Kind kind, const std::string& name,
       document = builder.take();
       Builder second(kind, name, faults);
       if (parser.HandleNextDocument(second))
-        faults.push_back({second.take().origin.where, "a second document starts here; one file is one document"});
+        faults.push_back({second.take().origin.where,
+                          "a second document starts here; one file is one document"});
     }
   } catch (const YAML::Exception& error) {
     faults.push_back({error.mark.is_null() ? name : builder.where(error.mark),
@@ -237,12 +244,17 @@ void apply_setting(Node& document, const Setting& setting, std::vector<Diagnosti
   for (size_t i = 0; i < setting.path.size(); ++i) {
     const std::string& key = setting.path[i];
     if (node->kind == Node::kList) {
-      const bool number = !key.empty() && key.size() < 7 && key.find_first_not_of("0123456789") == std::string::npos;
+      const bool number = !key.empty() && key.size() < 7 &&
+                          key.find_first_not_of("0123456789") == std::string::npos;
       const size_t index = number ? std::stoul(key) : node->items.size();
       if (index >= node->items.size()) {
-        faults.push_back({setting.value.origin.where,
-                          cat("`", key, "` is no entry of the list `", join(std::vector<std::string>(setting.path.begin(), setting.path.begin() + static_cast<long>(i)), "."),
-                              "` (it has ", node->items.size(), "; the first is 0)")});
+        faults.push_back(
+            {setting.value.origin.where,
+             cat("`", key, "` is no entry of the list `",
+                 join(std::vector<std::string>(setting.path.begin(),
+                                               setting.path.begin() + static_cast<long>(i)),
+                      "."),
+                 "` (it has ", node->items.size(), "; the first is 0)")});
         return;
       }
       node = &node->items[index];

@@ -9,12 +9,13 @@
 
 namespace moetrain {
 
-/// Parses one YAML document. Faults (syntax, tabs, duplicates, anchors, tags, several documents, bytes that are
-/// not UTF-8) are appended to `faults`; what could be read is returned. Positions are `name:line:column`.
+/// Parses one YAML document. Faults (syntax, tabs, duplicates, anchors, tags, several documents,
+/// bytes that are not UTF-8) are appended to `faults`; what could be read is returned. Positions
+/// are `name:line:column`.
 Node parse_yaml(const std::string& text, const std::string& name, std::vector<Diagnostic>& faults);
 
-/// One `key.path=value` setting; the value is a YAML flow value. Every position in it is `--set key.path=value`.
-/// Empty key path and nothing else when it cannot be read (a fault is appended).
+/// One `key.path=value` setting; the value is a YAML flow value. Every position in it is `--set
+/// key.path=value`. Empty key path and nothing else when it cannot be read (a fault is appended).
 struct Setting {
   std::vector<std::string> path;
   Node value;

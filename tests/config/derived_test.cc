@@ -1,8 +1,10 @@
-// What derives from the rows: resolved YAML that loads again, a JSON Schema, and the committed configurations.
+// What derives from the rows: resolved YAML that loads again, a JSON Schema, and the committed
+// configurations.
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "config/advice.h"
 #include "config/field.h"
 #include "config/schema.h"
 #include "config/value_text.h"
@@ -28,8 +30,10 @@ std::string values_of(const Config& config) {
 }
 
 TEST(Show, OriginsOfEveryKind) {
-  Config c = parse_config("model:\n  hf_config: tiny.json\n  num_hidden_layers: 6\ndata: {sequence_length: 64}\ntrain: {global_batch_size: 8}\n",
-                          "t.yaml", MOETRAIN_TEST_DATA "/config", {"parallel.tensor=2"});
+  Config c = parse_config(
+      "model:\n  hf_config: tiny.json\n  num_hidden_layers: 6\ndata: {sequence_length: 64}\ntrain: "
+      "{global_batch_size: 8}\n",
+      "t.yaml", MOETRAIN_TEST_DATA "/config", {"parallel.tensor=2"});
   resolve(c, 4);
   const std::string shown = show_config(c);
   EXPECT_TRUE(contains(shown, "# t.yaml:3:22"));
@@ -41,9 +45,16 @@ TEST(Show, OriginsOfEveryKind) {
 
 TEST(Show, LoadsAgain) {
   const std::vector<std::string> sets = {
-      "run.name=\"a: b # \\\"c\\\"\"", "optimizer.learning_rate=1e-4", "model.rope_scaling={factor: 4, mscale: 0.7}",
-      "parallel.mesh={x: 2, y: 4}", "parallel.shard=[{op: \"l.*\", n: [x, y]}, {op: a, in: [[dp], \"[-, tp] +{ep}\"]}, {param: w, layout: [tp, ~]}]",
-      "train.mtp_lambda_schedule=[{after_tokens: 10T, value: 0.1}]", "compute.memory_limit=4GiB", "run.time_limit=1h", "parallel.stage_layout=[4]",
+      "run.name=\"a: b # \\\"c\\\"\"",
+      "optimizer.learning_rate=1e-4",
+      "model.rope_scaling={factor: 4, mscale: 0.7}",
+      "parallel.mesh={x: 2, y: 4}",
+      "parallel.shard=[{op: \"l.*\", n: [x, y]}, {op: a, in: [[dp], \"[-, tp] +{ep}\"]}, {param: "
+      "w, layout: [tp, ~]}]",
+      "train.mtp_lambda_schedule=[{after_tokens: 10T, value: 0.1}]",
+      "compute.memory_limit=4GiB",
+      "run.time_limit=1h",
+      "parallel.stage_layout=[4]",
       "debug.dump={steps: [1, 2], dir: x}"};
   const Config first = sample(sets);
   const Config again = parse_config(show_config(first), "shown.yaml", "");
@@ -68,8 +79,10 @@ TEST(Schema, IsJsonAndKnowsEveryKey) {
     }
   }
   EXPECT_EQ(schema["properties"]["parallel"]["properties"]["zero"]["default"], 1);
-  EXPECT_EQ(schema["properties"]["optimizer"]["properties"]["betas"]["default"], nlohmann::json({0.9, 0.95}));
-  EXPECT_EQ(schema["properties"]["compute"]["properties"]["precision"]["enum"], nlohmann::json({"bf16", "fp32"}));
+  EXPECT_EQ(schema["properties"]["optimizer"]["properties"]["betas"]["default"],
+            nlohmann::json({0.9, 0.95}));
+  EXPECT_EQ(schema["properties"]["compute"]["properties"]["precision"]["enum"],
+            nlohmann::json({"bf16", "fp32"}));
 }
 
 void expect_described(const Fields& rows, const std::string& path) {
@@ -77,13 +90,24 @@ void expect_described(const Fields& rows, const std::string& path) {
   for (const Field& field : rows) {
     EXPECT_TRUE(names.insert(field.name).second) << path << "." << field.name;
     EXPECT_FALSE(field.help.empty()) << path << "." << field.name;
-    if (const Group* g = std::get_if<Group>(&field.target)) expect_described(g->fields(), path + "." + field.name);
+    if (const Group* g = std::get_if<Group>(&field.target))
+      expect_described(g->fields(), path + "." + field.name);
   }
 }
 
 TEST(Rows, EachKnobOnceWithHelp) {
   Config config;
   expect_described(describe(config), "");
+}
+
+TEST(Rows, ForeignNamesPointToKnobs) {
+  std::set<std::string> known;
+  for (const auto& [name, home] : all_keys()) known.insert(home.empty() ? name : home + "." + name);
+  for (const auto& [foreign, ours] : foreign_names()) EXPECT_EQ(known.count(ours), 1u) << foreign;
+  EXPECT_TRUE(
+      contains(faults_of(kSample, {"parallel.tp=2"}), "here it is called `parallel.tensor`"));
+  EXPECT_TRUE(contains(faults_of(kSample, {"optimizer.schedule.warmup=3"}),
+                       "did you mean `warmup_steps`?"));
 }
 
 TEST(Rows, DefaultsAreInRange) {
@@ -96,12 +120,16 @@ TEST(CommittedConfigs, LoadAndValidate) {
   int seen = 0;
   for (const auto& entry : fs::directory_iterator(MOETRAIN_SOURCE_DIR "/configs")) {
     if (entry.path().extension() != ".yaml") continue;
-    Config c = load_config(entry.path().string());
-    const int64_t others = c.parallel.tensor * c.parallel.pipeline * c.parallel.context * c.parallel.expert;
-    const int64_t world = entry.path().stem() == "deepseek_v3_671b" ? 2048 : others * (c.parallel.expert == 1 ? 2 : 1);
-    resolve(c, world);
-    EXPECT_NO_THROW(validate(c, world)) << entry.path();
-    EXPECT_NO_THROW(validate_training(c)) << entry.path();
+    const Config loaded = load_config(entry.path().string());
+    std::vector<int64_t> worlds = {smallest_world_size(loaded)};
+    if (entry.path().stem() == "deepseek_v3_671b") worlds.push_back(2048);
+    if (entry.path().stem() == "quickstart") worlds.push_back(4);
+    for (const int64_t world : worlds) {
+      Config c = loaded;
+      resolve(c, world);
+      EXPECT_NO_THROW(validate(c, world)) << entry.path() << " on " << world;
+      EXPECT_NO_THROW(validate_training(c)) << entry.path();
+    }
     ++seen;
   }
   EXPECT_GE(seen, 3);
@@ -110,7 +138,8 @@ TEST(CommittedConfigs, LoadAndValidate) {
 TEST(CommittedConfigs, DeepSeekV3IsThePublishedModel) {
   Config c = load_config(MOETRAIN_SOURCE_DIR "/configs/deepseek_v3_671b.yaml");
   ModelConfig published = load_hf_model(MOETRAIN_TEST_DATA "/config/deepseek_v3.json");
-  // What pretraining has otherwise than the released file: context before the YaRN phases, initial deviation.
+  // What pretraining has otherwise than the released file: context before the YaRN phases, initial
+  // deviation.
   published.hf_config.reset();
   published.rope_scaling.reset();
   published.max_position_embeddings = 4096;

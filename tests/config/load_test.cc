@@ -25,7 +25,9 @@ TEST(Load, SampleIsTyped) {
 
 TEST(Load, UnknownKeyNamesTheNearest) {
   const std::string text = bent("", "optimizer:\n  learning_rte: 1e-3\n");
-  EXPECT_TRUE(contains(faults_of(text), "t.yaml:28:3: unknown key `optimizer.learning_rte`; did you mean `learning_rate`?"));
+  EXPECT_TRUE(
+      contains(faults_of(text),
+               "t.yaml:28:3: unknown key `optimizer.learning_rte`; did you mean `learning_rate`?"));
 }
 
 TEST(Load, HyphenForUnderscore) {
@@ -35,7 +37,9 @@ TEST(Load, HyphenForUnderscore) {
 
 TEST(Load, MisplacedKeyNamesItsSection) {
   const std::string faults = faults_of(bent("  steps: 20", "  steps: 20\n  weight_decay: 0.1"));
-  EXPECT_TRUE(contains(faults, "t.yaml:26:3: unknown key `train.weight_decay`; this key belongs to `optimizer`, not to `train`"));
+  EXPECT_TRUE(contains(faults,
+                       "t.yaml:26:3: unknown key `train.weight_decay`; this key belongs to "
+                       "`optimizer`, not to `train`"));
   EXPECT_TRUE(contains(faults_of(bent("", "sequence_length: 4\n")), "belongs to `data`"));
   EXPECT_TRUE(contains(faults_of(bent("run: {", "run: {parallel: 3, ")), "section `parallel`"));
 }
@@ -47,8 +51,9 @@ TEST(Load, DuplicateKeyNamesBothPlaces) {
 }
 
 TEST(Load, EveryFaultIsReportedAtOnce) {
-  const std::string faults = faults_of(
-      bent("  hidden_size: 64\n", "  hidden_size: many\n  hiden_size: 3\n") + "log: {interval: 0}\n");
+  const std::string faults =
+      faults_of(bent("  hidden_size: 64\n", "  hidden_size: many\n  hiden_size: 3\n") +
+                "log: {interval: 0}\n");
   EXPECT_TRUE(contains(faults, "`model.hidden_size: many` must be a whole number"));
   EXPECT_TRUE(contains(faults, "unknown key `model.hiden_size`; did you mean `hidden_size`?"));
   EXPECT_TRUE(contains(faults, "`log.interval: 0` must be at least 1"));
@@ -56,12 +61,18 @@ TEST(Load, EveryFaultIsReportedAtOnce) {
 }
 
 TEST(Load, WrongShapes) {
-  EXPECT_TRUE(contains(faults_of(bent("  tensor: 1", "  tensor: [1, 2]")), "`parallel.tensor: [1, 2]` must be a whole number, not a list"));
-  EXPECT_TRUE(contains(faults_of(bent("", "optimizer:\n")), "`optimizer: null` this section is empty"));
-  EXPECT_TRUE(contains(faults_of(bent("", "optimizer: 3\n")), "must be a map of keys, not a single value"));
-  EXPECT_TRUE(contains(faults_of(bent("[{prefix: d0}]", "d0")), "`data.train: d0` must be a list of maps"));
-  EXPECT_TRUE(contains(faults_of(bent("[{prefix: d0}]", "[d0]")), "must be a map with keys prefix, weight"));
-  EXPECT_TRUE(contains(faults_of(bent("[{prefix: d0}]", "[{weight: 2}]")), "missing key `data.train.0.prefix`"));
+  EXPECT_TRUE(contains(faults_of(bent("  tensor: 1", "  tensor: [1, 2]")),
+                       "`parallel.tensor: [1, 2]` must be a whole number, not a list"));
+  EXPECT_TRUE(
+      contains(faults_of(bent("", "optimizer:\n")), "`optimizer: null` this section is empty"));
+  EXPECT_TRUE(
+      contains(faults_of(bent("", "optimizer: 3\n")), "must be a map of keys, not a single value"));
+  EXPECT_TRUE(
+      contains(faults_of(bent("[{prefix: d0}]", "d0")), "`data.train: d0` must be a list of maps"));
+  EXPECT_TRUE(contains(faults_of(bent("[{prefix: d0}]", "[d0]")),
+                       "must be a map with keys prefix, weight"));
+  EXPECT_TRUE(contains(faults_of(bent("[{prefix: d0}]", "[{weight: 2}]")),
+                       "missing key `data.train.0.prefix`"));
 }
 
 TEST(Load, MissingKeys) {
@@ -91,7 +102,8 @@ TEST(Load, MissingFileAndDirectory) {
 }
 
 TEST(Load, SettingsWinAndAreNamed) {
-  const Config c = sample({"parallel.tensor=2", "optimizer.betas=[0.8, 0.9]", "data.train.0.weight=3", "model.q_lora_rank=null", "parallel.tensor=4"});
+  const Config c = sample({"parallel.tensor=2", "optimizer.betas=[0.8, 0.9]",
+                           "data.train.0.weight=3", "model.q_lora_rank=null", "parallel.tensor=4"});
   EXPECT_EQ(c.parallel.tensor, 4);
   EXPECT_EQ(c.optimizer.betas, (std::vector<double>{0.8, 0.9}));
   EXPECT_EQ(c.data.train[0].weight, 3);
@@ -99,9 +111,13 @@ TEST(Load, SettingsWinAndAreNamed) {
   EXPECT_EQ(c.origins.at("parallel.tensor").where, "--set parallel.tensor=4");
   EXPECT_EQ(c.origins.at("parallel.tensor").kind, Origin::kSet);
 
-  EXPECT_TRUE(contains(faults_of(kSample, {"parallel.tenser=2"}), "--set parallel.tenser=2: unknown key `parallel.tenser`; did you mean `tensor`?"));
-  EXPECT_TRUE(contains(faults_of(kSample, {"parallel.tensor=0"}), "--set parallel.tensor=0: `parallel.tensor: 0` must be at least 1"));
-  for (const char* bad : {"parallel.tensor", "=2", "parallel..tensor=2", "parallel.tensor=", "parallel.tensor={", "data.train.7.weight=1"})
+  EXPECT_TRUE(
+      contains(faults_of(kSample, {"parallel.tenser=2"}),
+               "--set parallel.tenser=2: unknown key `parallel.tenser`; did you mean `tensor`?"));
+  EXPECT_TRUE(contains(faults_of(kSample, {"parallel.tensor=0"}),
+                       "--set parallel.tensor=0: `parallel.tensor: 0` must be at least 1"));
+  for (const char* bad : {"parallel.tensor", "=2", "parallel..tensor=2",
+                          "parallel.tensor=", "parallel.tensor={", "data.train.7.weight=1"})
     EXPECT_TRUE(contains(faults_of(kSample, {bad}), std::string("--set ") + bad + ": ")) << bad;
 }
 
@@ -110,14 +126,18 @@ TEST(Load, SettingReplacesAFaultyValue) {
 }
 
 TEST(Load, HfConfigInlineWins) {
-  std::string text = "model:\n  hf_config: tiny.json\n  num_hidden_layers: 6\ndata: {sequence_length: 64}\ntrain: {global_batch_size: 8}\n";
+  std::string text =
+      "model:\n  hf_config: tiny.json\n  num_hidden_layers: 6\ndata: {sequence_length: 64}\ntrain: "
+      "{global_batch_size: 8}\n";
   const Config c = parse_config(text, "t.yaml", MOETRAIN_TEST_DATA "/config");
   EXPECT_EQ(c.model.num_hidden_layers, 6);
   EXPECT_EQ(c.model.hidden_size, 32);
   EXPECT_EQ(c.origins.at("model.hidden_size").kind, Origin::kHfConfig);
   EXPECT_TRUE(contains(c.where("model.hidden_size"), "tiny.json:7"));
   EXPECT_EQ(c.origins.at("model.num_hidden_layers").where, "t.yaml:3:22");
-  EXPECT_TRUE(contains(faults_of("model: {hf_config: nowhere.json}\ndata: {sequence_length: 64}\ntrain: {global_batch_size: 8}\n"), "nowhere.json: model.hf_config: cannot read"));
+  EXPECT_TRUE(contains(faults_of("model: {hf_config: nowhere.json}\ndata: {sequence_length: "
+                                 "64}\ntrain: {global_batch_size: 8}\n"),
+                       "nowhere.json: model.hf_config: cannot read"));
 }
 
 TEST(Load, HfPublishedModel) {
@@ -146,15 +166,20 @@ TEST(Load, HfContradictionsAreRefused) {
     std::filesystem::remove(path);
     return said;
   };
-  EXPECT_TRUE(contains(refused("\"sigmoid\"", "\"softmax\""), "`model.scoring_func: \"softmax\"` must be sigmoid"));
-  EXPECT_TRUE(contains(refused("\"attention_bias\": false", "\"attention_bias\": true"), "must be false"));
+  EXPECT_TRUE(contains(refused("\"sigmoid\"", "\"softmax\""),
+                       "`model.scoring_func: \"softmax\"` must be sigmoid"));
+  EXPECT_TRUE(
+      contains(refused("\"attention_bias\": false", "\"attention_bias\": true"), "must be false"));
   EXPECT_TRUE(contains(refused("\"silu\"", "\"gelu\""), "must be silu"));
-  EXPECT_TRUE(contains(refused("\"moe_layer_freq\": 1", "\"moe_layer_freq\": 2"), "`model.moe_layer_freq: 2` must be at least 1 and at most 1"));
+  EXPECT_TRUE(contains(refused("\"moe_layer_freq\": 1", "\"moe_layer_freq\": 2"),
+                       "`model.moe_layer_freq: 2` must be 1"));
   EXPECT_TRUE(contains(refused("\"hidden_size\": 32,", ""), "missing key `model.hidden_size`"));
   EXPECT_TRUE(contains(refused("\"hidden_size\": 32,", "\"hidden_size\": \"32\","), "not text"));
-  EXPECT_TRUE(contains(refused("\"hidden_size\": 32,", "\"hidden_size\": 32, \"hidden_size\": 64,"), "duplicate key"));
+  EXPECT_TRUE(contains(refused("\"hidden_size\": 32,", "\"hidden_size\": 32, \"hidden_size\": 64,"),
+                       "duplicate key"));
   EXPECT_TRUE(contains(refused("\"hidden_size\": 32,", "\"hidden_size\": 32"), "not valid JSON"));
-  EXPECT_EQ(refused("\"hidden_size\": 32,", "\"hidden_size\": 32, \"use_cache\": {\"a\": [1]},"), "");
+  EXPECT_EQ(refused("\"hidden_size\": 32,", "\"hidden_size\": 32, \"use_cache\": {\"a\": [1]},"),
+            "");
 }
 
 TEST(Load, ShardRows) {
@@ -164,11 +189,13 @@ TEST(Load, ShardRows) {
     - {op: "layers.*.attn.q_b", n: tp}
     - {op: "*.norm", s: [cp, tp], b: ~}
     - {op: head, in: [[dp, ~, tp], "[-, tp]"], out: ["[dp, -] +{tp}"]}
-    - {param: "model.embed_tokens.weight", layout: [[x], "-"]})"), "t.yaml", "");
+    - {param: "model.embed_tokens.weight", layout: [[x], "-"]})"),
+                                "t.yaml", "");
   ASSERT_EQ(c.parallel.shard.size(), 4u);
   const auto& rows = c.parallel.shard;
   EXPECT_EQ(rows[0].pattern, "layers.*.attn.q_b");
-  EXPECT_EQ(rows[0].factors, (std::vector<std::pair<char, std::vector<std::string>>>{{'n', {"tp"}}}));
+  EXPECT_EQ(rows[0].factors,
+            (std::vector<std::pair<char, std::vector<std::string>>>{{'n', {"tp"}}}));
   EXPECT_EQ(rows[0].where, "t.yaml:26:7");
   EXPECT_EQ(rows[1].factors[0].second, (std::vector<std::string>{"cp", "tp"}));
   EXPECT_TRUE(rows[1].factors[1].second.empty());
@@ -179,7 +206,9 @@ TEST(Load, ShardRows) {
   EXPECT_EQ(rows[3].form, ShardRow::kParam);
   EXPECT_EQ(rows[3].layout.dims, (std::vector<std::vector<std::string>>{{"x"}, {}}));
 
-  const auto said = [](const std::string& row) { return faults_of(bent("  tensor: 1", "  shard: [" + row + "]")); };
+  const auto said = [](const std::string& row) {
+    return faults_of(bent("  tensor: 1", "  shard: [" + row + "]"));
+  };
   EXPECT_TRUE(contains(said("{n: tp}"), "needs exactly one of"));
   EXPECT_TRUE(contains(said("{op: a}"), "gives no axes"));
   EXPECT_TRUE(contains(said("{op: a, rows: tp}"), "unknown key `parallel.shard.0.rows`"));

@@ -1,4 +1,5 @@
-// The table of spellings: what is a number, a truth value, a size, a duration - and what is refused.
+// The table of spellings: what is a number, a truth value, a size, a duration - and what is
+// refused.
 #include "config/scalar.h"
 
 #include "sample.h"
@@ -8,15 +9,32 @@ namespace {
 
 TEST(Scalar, Integers) {
   const std::vector<std::pair<const char*, int64_t>> good = {
-      {"12", 12}, {"+2", 2}, {"-3", -3}, {"0", 0}, {"1_000", 1000}, {"1e1", 10}, {"2.0", 2}, {"10k", 10000},
-      {"1.5k", 1500}, {"14.8T", 14800000000000}, {"333B", 333000000000}, {"58.625B", 58625000000}, {"1e18", 1000000000000000000},
-      {"9223372036854775807", 9223372036854775807}, {"120e-1", 12}, {"0e5", 0}};
+      {"12", 12},
+      {"+2", 2},
+      {"-3", -3},
+      {"0", 0},
+      {"1_000", 1000},
+      {"1e1", 10},
+      {"2.0", 2},
+      {"10k", 10000},
+      {"1.5k", 1500},
+      {"14.8T", 14800000000000},
+      {"333B", 333000000000},
+      {"58.625B", 58625000000},
+      {"1e18", 1000000000000000000},
+      {"9223372036854775807", 9223372036854775807},
+      {"120e-1", 12},
+      {"0e5", 0}};
   for (const auto& [text, value] : good) {
     EXPECT_EQ(read_integer(text).fault, "") << text;
     EXPECT_EQ(read_integer(text).value, value) << text;
   }
-  for (const char* bad : {"", "010", "00", "0x10", "0o17", "0b1", "2.5", "1__0", "_1", "1_", "1e", "k", "10kk", "10 k", "9223372036854775808",
-                          "1e19", "1e99999", "inf", ".inf", "-.INF", "nan", ".nan", "1,000", "two", "1e-1", "--1", "0.1k1"})
+  for (const char* bad : {"",     "010",     "00",    "0x10", "0o17",
+                          "0b1",  "2.5",     "1__0",  "_1",   "1_",
+                          "1e",   "k",       "10kk",  "10 k", "9223372036854775808",
+                          "1e19", "1e99999", "inf",   ".inf", "-.INF",
+                          "nan",  ".nan",    "1,000", "two",  "1e-1",
+                          "--1",  "0.1k1"})
     EXPECT_NE(read_integer(bad).fault, "") << bad;
   EXPECT_TRUE(contains(read_integer("010").fault, "write 10"));
 }
@@ -27,15 +45,20 @@ TEST(Scalar, Reals) {
   EXPECT_EQ(read_real("1_000.5").value, 1000.5);
   EXPECT_EQ(read_real("1.").value, 1.0);
   EXPECT_EQ(read_real("2.2k").value, 2200.0);
-  for (const char* bad : {"", ".", "e4", "1e400", "1e-400", "inf", "nan", "-.inf", "01.5", "1.5.2", "1e4e4"})
+  for (const char* bad :
+       {"", ".", "e4", "1e400", "1e-400", "inf", "nan", "-.inf", "01.5", "1.5.2", "1e4e4"})
     EXPECT_NE(read_real(bad).fault, "") << bad;
-  for (const double value : {1e-4, 2.2e-4, 0.1, 1.0 / 3, 1e300}) EXPECT_EQ(read_real(real_text(value)).value, value);
+  for (const double value : {1e-4, 2.2e-4, 0.1, 1.0 / 3, 1e300})
+    EXPECT_EQ(read_real(real_text(value)).value, value);
 }
 
 TEST(Scalar, Truth) {
-  for (const char* text : {"true", "True", "TRUE"}) EXPECT_TRUE(read_bool(text).value && read_bool(text).fault.empty());
-  for (const char* text : {"false", "False", "FALSE"}) EXPECT_TRUE(!read_bool(text).value && read_bool(text).fault.empty());
-  for (const char* bad : {"yes", "no", "on", "off", "y", "n", "1", "0", "tRue", ""}) EXPECT_NE(read_bool(bad).fault, "") << bad;
+  for (const char* text : {"true", "True", "TRUE"})
+    EXPECT_TRUE(read_bool(text).value && read_bool(text).fault.empty());
+  for (const char* text : {"false", "False", "FALSE"})
+    EXPECT_TRUE(!read_bool(text).value && read_bool(text).fault.empty());
+  for (const char* bad : {"yes", "no", "on", "off", "y", "n", "1", "0", "tRue", ""})
+    EXPECT_NE(read_bool(bad).fault, "") << bad;
   EXPECT_TRUE(contains(read_bool("yes").fault, "write true"));
 }
 
