@@ -4,7 +4,7 @@
 namespace moetrain {
 
 namespace {
-constexpr double kMostSequences = 1 << 30;  // of one batch
+constexpr double kMostSequences = 1 << 20;  // of one batch
 }  // namespace
 
 Fields describe(RateStage& c) {

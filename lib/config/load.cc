@@ -2,8 +2,10 @@
 #include "config/load.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <sstream>
 
 #include "base/text.h"
@@ -41,9 +43,18 @@ void apply_settings(Node& document, const std::vector<std::string>& sets,
   for (const std::string& set : sets) apply_setting(document, parse_setting(set, faults), faults);
 }
 
-void fail_if_any(std::vector<Diagnostic>& faults) {
+/// Line and column of `file:line:column`, behind everything else.
+std::pair<int64_t, int64_t> position(const std::string& where, const std::string& file) {
+  constexpr int64_t kLast = std::numeric_limits<int64_t>::max();
+  long long line = kLast, column = kLast;
+  if (where.rfind(file + ":", 0) == 0)
+    std::sscanf(where.c_str() + file.size(), ":%lld:%lld", &line, &column);
+  return {line, column};
+}
+
+/// Throws what was found, each complaint once, in the order of the file.
+void fail_if_any(std::vector<Diagnostic>& faults, const std::string& file) {
   if (faults.empty()) return;
-  // A fault of a whole section may be found on two ways; show each once, in file order.
   std::vector<Diagnostic> unique;
   for (Diagnostic& d : faults) {
     const bool seen = std::any_of(unique.begin(), unique.end(), [&](const Diagnostic& other) {
@@ -51,6 +62,9 @@ void fail_if_any(std::vector<Diagnostic>& faults) {
     });
     if (!seen) unique.push_back(std::move(d));
   }
+  std::stable_sort(unique.begin(), unique.end(), [&](const Diagnostic& x, const Diagnostic& y) {
+    return position(x.where, file) < position(y.where, file);
+  });
   throw UserError(std::move(unique));
 }
 
@@ -77,7 +91,7 @@ Config parse_config(const std::string& text, const std::string& name, const std:
                    ? "the file is empty; it needs at least the sections model, data and train"
                    : cat("must be a map of sections, not ", document.kind_name())});
   }
-  if (!readable || document.kind != Node::kMap) fail_if_any(reading.faults);
+  if (!readable || document.kind != Node::kMap) fail_if_any(reading.faults, name);
   apply_settings(document, sets, reading.faults);
   place_paths(document, dir);
 
@@ -88,7 +102,10 @@ Config parse_config(const std::string& text, const std::string& name, const std:
   const Node* hf = model == nullptr ? nullptr : model->find("hf_config");
   if (hf != nullptr && hf->kind == Node::kScalar && !hf->scalar.empty()) {
     const size_t before = reading.faults.size();
-    read_map(read_hf_config(hf->scalar, reading.faults), describe(config.model), "model", reading);
+    const Node published = read_hf_config(hf->scalar, reading.faults);
+    // An unreadable file is one fault, not one per key it would have given.
+    if (reading.faults.size() != before) reading.refused.insert("model");
+    read_map(published, describe(config.model), "model", reading);
     // An inline value replaces a contradictory one, so complaints about replaced keys are dropped.
     const auto replaced = [&](const Diagnostic& d) {
       for (const Node::Entry& entry : model->entries)
@@ -101,7 +118,7 @@ Config parse_config(const std::string& text, const std::string& name, const std:
   }
   read_map(document, rows, "", reading);
   require_all(rows, "", name, reading);
-  fail_if_any(reading.faults);
+  fail_if_any(reading.faults, name);
   config.origins = std::move(reading.origins);
   return config;
 }
@@ -124,7 +141,7 @@ Config config_from_hf(const std::string& path, const std::vector<std::string>& s
     read_map(settings, describe(config), "", reading);
     require_all(describe(config.model), "model", path, reading);
   }
-  fail_if_any(reading.faults);
+  fail_if_any(reading.faults, path);
   config.model.hf_config = path;
   config.origins = std::move(reading.origins);
   return config;

@@ -16,11 +16,6 @@ std::string join_path(const std::string& path, const std::string& key) {
   return path.empty() ? key : cat(path, ".", key);
 }
 
-template <class T>
-bool is_reading_of(const Field& field) {
-  return std::holds_alternative<T>(field.target);
-}
-
 std::string bound_text(double bound) {
   constexpr double kExact = 1e15;
   if (bound == std::floor(bound) && std::abs(bound) < kExact)
@@ -340,18 +335,21 @@ void require_all(const Fields& rows, const std::string& path, const std::string&
                  Reading& reading) {
   for (const Field& field : rows) {
     const std::string inner = join_path(path, field.name);
-    if (is_reading_of<Group>(field)) {
-      const Group& place = std::get<Group>(field.target);
-      if (!place.present) {
-        const auto found = reading.origins.find(inner);
-        if (reading.refused.count(inner) == 0)
-          require_all(place.fields(), inner,
-                      found == reading.origins.end() ? where : found->second.where, reading);
-      }
-      continue;
-    }
-    if (field.is_required && reading.origins.count(inner) == 0 && reading.refused.count(inner) == 0)
+    const auto given = reading.origins.find(inner);
+    if (reading.refused.count(inner) != 0) continue;
+    if (const Group* place = std::get_if<Group>(&field.target)) {
+      if (place->present) continue;
+      std::vector<std::string> needed;
+      for (const Field& key : place->fields())
+        if (key.is_required) needed.push_back(key.name);
+      if (given != reading.origins.end())
+        require_all(place->fields(), inner, given->second.where, reading);
+      else if (!needed.empty())
+        reading.faults.push_back(
+            {where, cat("missing section `", inner, "`; it must give ", join(needed, ", "))});
+    } else if (field.is_required && given == reading.origins.end()) {
       reading.faults.push_back({where, cat("missing key `", inner, "`: ", field.help)});
+    }
   }
 }
 

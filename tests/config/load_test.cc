@@ -78,7 +78,8 @@ TEST(Load, WrongShapes) {
 TEST(Load, MissingKeys) {
   const std::string faults = faults_of(bent("  hidden_size: 64\n", ""));
   EXPECT_TRUE(contains(faults, "t.yaml:3:3: missing key `model.hidden_size`"));
-  EXPECT_TRUE(contains(faults_of("run: {name: x}\n"), "missing key `train.global_batch_size`"));
+  EXPECT_TRUE(contains(faults_of("run: {name: x}\n"),
+                       "missing section `train`; it must give global_batch_size"));
 }
 
 TEST(Load, BrokenTextHasAPlace) {
@@ -94,6 +95,14 @@ TEST(Load, BrokenTextHasAPlace) {
   EXPECT_TRUE(contains(faults_of(bent("name: t0", "name: &a t0")), "anchors"));
   EXPECT_TRUE(contains(faults_of(bent("hidden_size: 64", "hidden_size: !!str 64")), "tags"));
   EXPECT_TRUE(contains(faults_of(kSample + "? [a]\n: 1\n"), "a key must be a word, not a list"));
+}
+
+TEST(Load, OtherLineEndingsAndByteOrderMark) {
+  std::string dos;
+  for (const char c : kSample) dos += c == '\n' ? std::string("\r\n") : std::string(1, c);
+  EXPECT_EQ(parse_config(dos, "t.yaml", "").data.train[0].prefix, "d0");
+  EXPECT_EQ(faults_of("\xef\xbb\xbf" + kSample), "");
+  EXPECT_TRUE(contains(faults_of(bent("tensor: 1", "tensor:1")), "t.yaml:2"));
 }
 
 TEST(Load, MissingFileAndDirectory) {
@@ -138,6 +147,10 @@ TEST(Load, HfConfigInlineWins) {
   EXPECT_TRUE(contains(faults_of("model: {hf_config: nowhere.json}\ndata: {sequence_length: "
                                  "64}\ntrain: {global_batch_size: 8}\n"),
                        "nowhere.json: model.hf_config: cannot read"));
+  EXPECT_EQ(faults_of("model: {hf_config: nowhere.json}\ndata: {sequence_length: 64}\ntrain: "
+                      "{global_batch_size: 8}\n")
+                .find("missing"),
+            std::string::npos);
 }
 
 TEST(Load, HfPublishedModel) {
