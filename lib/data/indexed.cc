@@ -66,7 +66,7 @@ int64_t largest_id(TokenType type) {
   }
 }
 
-MappedFile open_part(const std::string& prefix, const char* suffix) {
+MappedData open_part(const std::string& prefix, const char* suffix) {
   const std::string path = prefix + suffix;
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) {
@@ -74,7 +74,7 @@ MappedFile open_part(const std::string& prefix, const char* suffix) {
     throw UserError({{path, has_suffix ? "no such file; give the prefix without .bin or .idx"
                                        : "no such file; `moetrain data build` writes it"}});
   }
-  return MappedFile(path);
+  return MappedData(path);
 }
 
 }  // namespace

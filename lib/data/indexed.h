@@ -62,7 +62,7 @@ class IndexedDataset {
 
   std::string prefix_;
   IndexedOptions options_;
-  MappedFile index_, data_;
+  MappedData index_, data_;
   TokenType type_ = TokenType::kI32;
   int64_t sequences_ = 0, boundaries_ = 0, tokens_ = 0;
   std::vector<std::string> warnings_;

@@ -87,7 +87,7 @@ class Reader {
 };
 
 json parse_file(const std::string& path) {
-  const MappedFile file(path);
+  const MappedData file(path);
   json root = json::parse(file.text());
   if (!root.is_object()) throw UserError({{path, "expected a JSON object"}});
   return root;

@@ -68,7 +68,7 @@ void OutputFile::commit() {
   published_ = true;
 }
 
-MappedFile::MappedFile(const std::string& path) {
+MappedData::MappedData(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) fail_at(path, "cannot open the file");
   struct stat info {};
@@ -90,14 +90,14 @@ MappedFile::MappedFile(const std::string& path) {
   }
 }
 
-MappedFile::~MappedFile() {
+MappedData::~MappedData() {
   if (data_ != nullptr) ::munmap(const_cast<unsigned char*>(data_), size_);
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept
+MappedData::MappedData(MappedData&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
 
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+MappedData& MappedData::operator=(MappedData&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   return *this;

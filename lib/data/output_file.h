@@ -37,13 +37,13 @@ class OutputFile {
 };
 
 /// A whole file mapped for reading; empty files give an empty view. Owns the mapping.
-class MappedFile {
+class MappedData {
  public:
-  MappedFile() = default;
-  explicit MappedFile(const std::string& path);
-  ~MappedFile();
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
+  MappedData() = default;
+  explicit MappedData(const std::string& path);
+  ~MappedData();
+  MappedData(MappedData&& other) noexcept;
+  MappedData& operator=(MappedData&& other) noexcept;
 
   const unsigned char* data() const { return data_; }
   size_t size() const { return size_; }

@@ -4,6 +4,9 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <array>
+#include <mutex>
+
 #include "base/error.h"
 #include "data/tokenizer/unicode.h"
 #include "data/tokenizer/utf8.h"
@@ -92,13 +95,22 @@ std::string spelled(std::span<const CodeRange> ranges) {
 
 // Members of one class as written inside brackets. The library's own property is the fast way to
 // say most of it; what a newer Unicode added is spelled out.
-std::string members(char name, bool negated) {
+std::string spell_members(char name) {
   const auto table = unicode_class(name);
-  if (negated) return spelled(complement(table));
   if (name == 's') return spelled(table);
   const std::vector<CodeRange> own = pcre2_class(name);
   if (!difference(own, table).empty()) return spelled(table);
   return cat("\\p{", name, "}", spelled(difference(table, own)));
+}
+
+// Asking the library costs some ten milliseconds a class: once per process.
+std::string members(char name, bool negated) {
+  static std::array<std::once_flag, 128> asked;
+  static std::array<std::string, 128> answers;
+  if (negated) return spelled(complement(unicode_class(name)));
+  const auto at = static_cast<size_t>(name);
+  std::call_once(asked[at], [&] { answers[at] = spell_members(name); });
+  return answers[at];
 }
 
 // The translator walks the pattern once; `in_class` tells brackets from the rest.
