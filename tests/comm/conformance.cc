@@ -230,6 +230,7 @@ void check_fabric(Fabric& fabric) {
     first->wait(second->record());
     world->all_reduce(b.data(), 40'001, DType::kF32, ReduceOp::kMax, *(round % 2 ? first : second));
     first->wait(second->record());
+    second->wait(first->record());
   }
   first->synchronize();
   second->synchronize();

@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <mutex>
@@ -25,7 +26,7 @@ std::string host_name() {
   return name;
 }
 
-void print_failure(int rank, int ranks, const std::string& message, int exit_code) {
+std::string failure_text(int rank, int ranks, const std::string& message, int exit_code) {
   std::string text(72, '=');
   text += cat("\nmoetrain failed on rank ", rank, " of ", ranks, " (host ", host_name(),
               ", process ", getpid(), "):\n");
@@ -36,6 +37,10 @@ void print_failure(int rank, int ranks, const std::string& message, int exit_cod
     begin = end + 1;
   }
   text += cat("The job ends with exit code ", exit_code, ".\n", std::string(72, '='), "\n");
+  return text;
+}
+
+void write_error(const std::string& text) {
   size_t done = 0;
   while (done < text.size()) {
     const ssize_t n = write(STDERR_FILENO, text.data() + done, text.size() - done);

@@ -7,8 +7,10 @@
 
 namespace moetrain::comm {
 
-/// Writes the message block to standard error in one piece: rank, host, process, message, exit code.
-void print_failure(int rank, int ranks, const std::string& message, int exit_code);
+/// The message block of a failure of this process: rank, host, process, message, exit code.
+std::string failure_text(int rank, int ranks, const std::string& message, int exit_code);
+/// Writes to standard error in one piece, past all buffers.
+void write_error(const std::string& text);
 
 /// This machine's name.
 std::string host_name();

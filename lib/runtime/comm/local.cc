@@ -148,7 +148,7 @@ class SingleFabric : public GroupFabric {
   SingleFabric() : GroupFabric(0, {0}, std::make_shared<Health>(1)) { open_control(); }
 
   void abort(const std::string& message, int exit_code) override {
-    print_failure(0, 1, message, exit_code);
+    write_error(failure_text(0, 1, message, exit_code));
     std::fflush(nullptr);
     std::_Exit(exit_code);
   }
