@@ -23,12 +23,16 @@ Fields describe(RateStage& c) {
 Fields describe(RateSchedule& c) {
   return {
       row("kind", choice(&c.kind, kScheduleKindNames),
-          "shape of the rate after warm-up; stages: the list below"),
+          "shape of the rate after warm-up; wsd: stable, then a linear decay; stages: the list "
+          "below"),
       row("warmup_steps", &c.warmup_steps, "linear rise from 0; the first step already learns")
           .unit("steps")
           .at_least(0),
-      row("min_learning_rate", &c.min_learning_rate, "where linear and cosine end").at_least(0),
-      row("decay_steps", &c.decay_steps, "step at which the minimum is reached; auto: the last one")
+      row("min_learning_rate", &c.min_learning_rate, "where linear, cosine and wsd end")
+          .at_least(0),
+      row("decay_steps", &c.decay_steps,
+          "linear, cosine: step at which the minimum is reached; auto: the last. wsd: length of "
+          "the decay")
           .unit("steps")
           .at_least(1),
       row("stages", records(&c.stages),

@@ -46,7 +46,7 @@ class JsonBuilder : public nlohmann::json_sax<Json> {
   JsonBuilder(std::string name, std::vector<Diagnostic>& faults)
       : name_(std::move(name)), faults_(faults), stack_(1) {}
 
-  bool null() override { return add(make(Node::kNull)); }
+  bool null() override { return add(make(YamlNode::kNull)); }
   bool boolean(bool value) override { return add_scalar(value ? "true" : "false", false); }
   bool number_integer(number_integer_t value) override { return add_scalar(cat(value), false); }
   bool number_unsigned(number_unsigned_t value) override { return add_scalar(cat(value), false); }
@@ -55,8 +55,8 @@ class JsonBuilder : public nlohmann::json_sax<Json> {
   }
   bool string(string_t& value) override { return add_scalar(value, true); }
   bool binary(binary_t&) override { return false; }
-  bool start_object(std::size_t) override { return open(Node::kMap); }
-  bool start_array(std::size_t) override { return open(Node::kList); }
+  bool start_object(std::size_t) override { return open(YamlNode::kMap); }
+  bool start_array(std::size_t) override { return open(YamlNode::kList); }
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
   bool key(string_t& value) override {
@@ -71,30 +71,32 @@ class JsonBuilder : public nlohmann::json_sax<Json> {
     return false;
   }
 
-  Node take() { return stack_[0].node.items.empty() ? Node{} : std::move(stack_[0].node.items[0]); }
+  YamlNode take() {
+    return stack_[0].node.items.empty() ? YamlNode{} : std::move(stack_[0].node.items[0]);
+  }
 
   int64_t line = 1;
 
  private:
   struct Frame {
-    Node node;
+    YamlNode node;
     std::string key, key_where;
   };
 
   std::string where() const { return cat(name_, ":", line); }
-  Node make(Node::Kind kind) const {
-    Node node;
+  YamlNode make(YamlNode::Kind kind) const {
+    YamlNode node;
     node.kind = kind;
     node.origin = {Origin::kHfConfig, where()};
     return node;
   }
   bool add_scalar(std::string text, bool quoted) {
-    Node node = make(Node::kScalar);
+    YamlNode node = make(YamlNode::kScalar);
     node.scalar = std::move(text);
     node.quoted = quoted;
     return add(std::move(node));
   }
-  bool open(Node::Kind kind) {
+  bool open(YamlNode::Kind kind) {
     constexpr size_t kDeepest = 64;
     if (stack_.size() > kDeepest) {
       faults_.push_back({where(), "nested too deeply for a config.json"});
@@ -105,13 +107,13 @@ class JsonBuilder : public nlohmann::json_sax<Json> {
     return true;
   }
   bool close() {
-    Node done = std::move(stack_.back().node);
+    YamlNode done = std::move(stack_.back().node);
     stack_.pop_back();
     return add(std::move(done));
   }
-  bool add(Node node) {
+  bool add(YamlNode node) {
     Frame& top = stack_.back();
-    if (top.node.kind != Node::kMap) {
+    if (top.node.kind != YamlNode::kMap) {
       top.node.items.push_back(std::move(node));
     } else if (top.node.find(top.key) != nullptr) {
       faults_.push_back({top.key_where, cat("duplicate key `", top.key, "`; keep one of them")});
@@ -133,35 +135,35 @@ bool is_known(const Fields& rows, const std::string& key) {
   return false;
 }
 
-void rename(Node& map, const std::string& from, const std::string& to) {
-  if (map.kind != Node::kMap || map.find(to) != nullptr) return;
-  for (Node::Entry& entry : map.entries)
+void rename(YamlNode& map, const std::string& from, const std::string& to) {
+  if (map.kind != YamlNode::kMap || map.find(to) != nullptr) return;
+  for (YamlNode::Entry& entry : map.entries)
     if (entry.key == from) entry.key = to;
 }
 
-void keep_known(Node& map, const Fields& rows) {
-  std::erase_if(map.entries, [&](const Node::Entry& e) { return !is_known(rows, e.key); });
+void keep_known(YamlNode& map, const Fields& rows) {
+  std::erase_if(map.entries, [&](const YamlNode::Entry& e) { return !is_known(rows, e.key); });
 }
 
 /// Newer exports write rope settings as one map {rope_theta, rope_type, ...}, "default" meaning no
 /// scaling.
-void unify_rope(Node& document) {
-  if (Node* parameters = document.find("rope_parameters");
-      parameters != nullptr && parameters->kind == Node::kMap) {
-    if (const Node* theta = parameters->find("rope_theta");
+void unify_rope(YamlNode& document) {
+  if (YamlNode* parameters = document.find("rope_parameters");
+      parameters != nullptr && parameters->kind == YamlNode::kMap) {
+    if (const YamlNode* theta = parameters->find("rope_theta");
         theta != nullptr && document.find("rope_theta") == nullptr) {
-      Node copy = *theta;
+      YamlNode copy = *theta;
       document.entries.push_back({"rope_theta", copy.origin, copy});
     }
     rename(document, "rope_parameters", "rope_scaling");
   }
-  Node* scaling = document.find("rope_scaling");
-  if (scaling == nullptr || scaling->kind != Node::kMap) return;
+  YamlNode* scaling = document.find("rope_scaling");
+  if (scaling == nullptr || scaling->kind != YamlNode::kMap) return;
   rename(*scaling, "rope_type", "type");
-  const Node* type = scaling->find("type");
+  const YamlNode* type = scaling->find("type");
   if (type != nullptr && type->scalar == "default") {
     const Origin origin = scaling->origin;
-    *scaling = Node{};
+    *scaling = YamlNode{};
     scaling->origin = origin;
     return;
   }
@@ -171,7 +173,7 @@ void unify_rope(Node& document) {
 
 }  // namespace
 
-Node read_hf_config(const std::string& path, std::vector<Diagnostic>& faults) {
+YamlNode read_hf_config(const std::string& path, std::vector<Diagnostic>& faults) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream buffer;
   if (!file || !(buffer << file.rdbuf())) {
@@ -184,8 +186,8 @@ Node read_hf_config(const std::string& path, std::vector<Diagnostic>& faults) {
   Json::sax_parse(Cursor{text.data(), &builder.line}, Cursor{text.data() + text.size(), nullptr},
                   &builder);
   if (faults.size() != before) return {};
-  Node document = builder.take();
-  if (document.kind != Node::kMap) {
+  YamlNode document = builder.take();
+  if (document.kind != YamlNode::kMap) {
     faults.push_back({path, "model.hf_config: a config.json is an object of keys"});
     return {};
   }

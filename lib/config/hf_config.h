@@ -1,4 +1,4 @@
-// A published config.json as a Node; the only door to the JSON library.
+// A published config.json as a YamlNode; the only door to the JSON library.
 #pragma once
 
 #include <string>
@@ -12,6 +12,6 @@ namespace moetrain {
 /// Reads a config.json and keeps the keys that section `model` knows (others are informational and
 /// ignored). Spellings of newer exports are understood (rope_type, dtype, rope_parameters). Faults
 /// are appended.
-Node read_hf_config(const std::string& path, std::vector<Diagnostic>& faults);
+YamlNode read_hf_config(const std::string& path, std::vector<Diagnostic>& faults);
 
 }  // namespace moetrain

@@ -32,13 +32,13 @@ std::string read_file(const std::string& path) {
 }
 
 /// Relative to the YAML file when written there, to the working directory when given by --set.
-std::string locate(const Node& value, const std::string& dir) {
+std::string locate(const YamlNode& value, const std::string& dir) {
   const fs::path path(value.scalar);
   if (path.is_absolute() || value.origin.kind == Origin::kSet || dir.empty()) return value.scalar;
   return (fs::path(dir) / path).lexically_normal().string();
 }
 
-void apply_settings(Node& document, const std::vector<std::string>& sets,
+void apply_settings(YamlNode& document, const std::vector<std::string>& sets,
                     std::vector<Diagnostic>& faults) {
   for (const std::string& set : sets) apply_setting(document, parse_setting(set, faults), faults);
 }
@@ -68,12 +68,12 @@ void fail_if_any(std::vector<Diagnostic>& faults, const std::string& file) {
   throw UserError(std::move(unique));
 }
 
-void place_paths(Node& document, const std::string& dir) {
+void place_paths(YamlNode& document, const std::string& dir) {
   static const char* const kPaths[][2] = {{"model", "hf_config"}, {"compute", "machine"}};
   for (const auto& [section, key] : kPaths) {
-    Node* map = document.find(section);
-    Node* value = map == nullptr ? nullptr : map->find(key);
-    if (value != nullptr && value->kind == Node::kScalar) value->scalar = locate(*value, dir);
+    YamlNode* map = document.find(section);
+    YamlNode* value = map == nullptr ? nullptr : map->find(key);
+    if (value != nullptr && value->kind == YamlNode::kScalar) value->scalar = locate(*value, dir);
   }
 }
 
@@ -82,33 +82,33 @@ void place_paths(Node& document, const std::string& dir) {
 Config parse_config(const std::string& text, const std::string& name, const std::string& dir,
                     const std::vector<std::string>& sets) {
   Reading reading;
-  Node document = parse_yaml(text, name, reading.faults);
+  YamlNode document = parse_yaml(text, name, reading.faults);
   // After a syntax error only a part of the file was seen: to go on would report keys as missing.
-  const bool readable = reading.faults.empty() || document.kind == Node::kMap;
-  if (readable && document.kind != Node::kMap) {
+  const bool readable = reading.faults.empty() || document.kind == YamlNode::kMap;
+  if (readable && document.kind != YamlNode::kMap) {
     reading.faults.push_back(
-        {name, document.kind == Node::kNull
+        {name, document.kind == YamlNode::kNull
                    ? "the file is empty; it needs at least the sections model, data and train"
                    : cat("must be a map of sections, not ", document.kind_name())});
   }
-  if (!readable || document.kind != Node::kMap) fail_if_any(reading.faults, name);
+  if (!readable || document.kind != YamlNode::kMap) fail_if_any(reading.faults, name);
   apply_settings(document, sets, reading.faults);
   place_paths(document, dir);
 
   Config config;
   config.file = name;
   const Fields rows = describe(config);
-  const Node* model = document.find("model");
-  const Node* hf = model == nullptr ? nullptr : model->find("hf_config");
-  if (hf != nullptr && hf->kind == Node::kScalar && !hf->scalar.empty()) {
+  const YamlNode* model = document.find("model");
+  const YamlNode* hf = model == nullptr ? nullptr : model->find("hf_config");
+  if (hf != nullptr && hf->kind == YamlNode::kScalar && !hf->scalar.empty()) {
     const size_t before = reading.faults.size();
-    const Node published = read_hf_config(hf->scalar, reading.faults);
+    const YamlNode published = read_hf_config(hf->scalar, reading.faults);
     // An unreadable file is one fault, not one per key it would have given.
     if (reading.faults.size() != before) reading.refused.insert("model");
     read_map(published, describe(config.model), "model", reading);
     // An inline value replaces a contradictory one, so complaints about replaced keys are dropped.
     const auto replaced = [&](const Diagnostic& d) {
-      for (const Node::Entry& entry : model->entries)
+      for (const YamlNode::Entry& entry : model->entries)
         if (d.message.rfind(cat("`model.", entry.key, ":"), 0) == 0) return true;
       return false;
     };
@@ -131,9 +131,9 @@ Config config_from_hf(const std::string& path, const std::vector<std::string>& s
   Reading reading;
   Config config;
   config.file = path;
-  const Node document = read_hf_config(path, reading.faults);
-  Node settings;
-  settings.kind = Node::kMap;
+  const YamlNode document = read_hf_config(path, reading.faults);
+  YamlNode settings;
+  settings.kind = YamlNode::kMap;
   apply_settings(settings, sets, reading.faults);
   place_paths(settings, "");
   if (reading.faults.empty()) {

@@ -5,17 +5,17 @@
 
 namespace moetrain {
 
-const Node* Node::find(const std::string& key) const {
+const YamlNode* YamlNode::find(const std::string& key) const {
   for (const Entry& entry : entries)
     if (entry.key == key) return &entry.value;
   return nullptr;
 }
 
-Node* Node::find(const std::string& key) {
-  return const_cast<Node*>(static_cast<const Node*>(this)->find(key));
+YamlNode* YamlNode::find(const std::string& key) {
+  return const_cast<YamlNode*>(static_cast<const YamlNode*>(this)->find(key));
 }
 
-std::string Node::text() const {
+std::string YamlNode::text() const {
   std::string out;
   switch (kind) {
     case kNull:
@@ -25,7 +25,7 @@ std::string Node::text() const {
       break;
     case kList: {
       std::vector<std::string> parts;
-      for (const Node& item : items) {
+      for (const YamlNode& item : items) {
         parts.push_back(item.text());
         if (parts.size() > 8) break;
       }
@@ -53,7 +53,7 @@ std::string Node::text() const {
   return out;
 }
 
-const char* Node::kind_name() const {
+const char* YamlNode::kind_name() const {
   switch (kind) {
     case kNull:
       return "nothing";

@@ -10,29 +10,29 @@
 namespace moetrain {
 
 /// One value with its position. `quoted` scalars are text whatever they look like.
-struct Node {
+struct YamlNode {
   enum Kind { kNull, kScalar, kList, kMap };
   struct Entry;
 
   Kind kind = kNull;
   std::string scalar;
   bool quoted = false;
-  std::vector<Node> items;
+  std::vector<YamlNode> items;
   std::vector<Entry> entries;
   Origin origin;
 
-  const Node* find(const std::string& key) const;
-  Node* find(const std::string& key);
+  const YamlNode* find(const std::string& key) const;
+  YamlNode* find(const std::string& key);
   /// The value as a user would recognise it, shortened: for messages.
   std::string text() const;
   /// "a list", "a map", "nothing", "text", ...
   const char* kind_name() const;
 };
 
-struct Node::Entry {
+struct YamlNode::Entry {
   std::string key;
   Origin origin;
-  Node value;
+  YamlNode value;
 };
 
 }  // namespace moetrain

@@ -33,7 +33,7 @@ Suffix suffix_of(const Field& field) {
 /// refused.
 class ValueReader {
  public:
-  ValueReader(const Field& field, const Node& node, std::string path, Reading& reading)
+  ValueReader(const Field& field, const YamlNode& node, std::string path, Reading& reading)
       : field_(field), node_(node), path_(std::move(path)), reading_(reading) {}
 
   void run() {
@@ -41,7 +41,7 @@ class ValueReader {
   }
 
  private:
-  void refuse(const Node& node, const std::string& fault) {
+  void refuse(const YamlNode& node, const std::string& fault) {
     reading_.faults.push_back({node.origin.where, complaint(path_, node, fault)});
     reading_.refused.insert(path_);
   }
@@ -69,20 +69,20 @@ class ValueReader {
     return cat("must be ", field_.only.size() > 1 ? "one of " : "", join(field_.only, ", "));
   }
 
-  bool is_scalar(const Node& node, const char* expected) {
-    if (node.kind == Node::kScalar) return true;
+  bool is_scalar(const YamlNode& node, const char* expected) {
+    if (node.kind == YamlNode::kScalar) return true;
     refuse(node, cat("must be ", expected, ", not ", node.kind_name()));
     return false;
   }
   /// The words after "must be" when a word like auto or null is accepted as well.
-  bool number(const Node& node, int64_t& out, const char* expected = "a whole number") {
+  bool number(const YamlNode& node, int64_t& out, const char* expected = "a whole number") {
     if (!is_scalar(node, expected)) return false;
     if (node.quoted)
       return refuse(node, cat("must be ", expected, ", not text; remove the quotes")), false;
     const Read<int64_t> read = read_integer(node.scalar, suffix_of(field_));
     return finish(node, read, expected, out);
   }
-  bool number(const Node& node, double& out, const char* expected = "a number") {
+  bool number(const YamlNode& node, double& out, const char* expected = "a number") {
     if (!is_scalar(node, expected)) return false;
     if (node.quoted)
       return refuse(node, cat("must be ", expected, ", not text; remove the quotes")), false;
@@ -90,7 +90,7 @@ class ValueReader {
     return finish(node, read, expected, out);
   }
   template <class T>
-  bool finish(const Node& node, const Read<T>& read, const char* expected, T& out) {
+  bool finish(const YamlNode& node, const Read<T>& read, const char* expected, T& out) {
     if (!read.fault.empty()) {
       refuse(node, read.fault == "is not a number" ? cat("must be ", expected) : read.fault);
       return false;
@@ -100,7 +100,7 @@ class ValueReader {
     out = read.value;
     return true;
   }
-  bool truth(const Node& node, bool& out, const char* expected = "true or false") {
+  bool truth(const YamlNode& node, bool& out, const char* expected = "true or false") {
     if (!is_scalar(node, expected)) return false;
     if (node.quoted)
       return refuse(node, cat("must be ", expected, ", not text; remove the quotes")), false;
@@ -114,7 +114,7 @@ class ValueReader {
     out = read.value;
     return true;
   }
-  bool word(const Node& node, std::string& out) {
+  bool word(const YamlNode& node, std::string& out) {
     if (!is_scalar(node, "text")) return false;
     if (node.scalar.empty()) return refuse(node, "must not be empty"), false;
     if (!is_allowed(node.scalar)) return refuse(node, cat(allowed(), ": ", field_.help)), false;
@@ -122,7 +122,7 @@ class ValueReader {
     return true;
   }
   bool is_word(const char* expected) const {
-    return node_.kind == Node::kScalar && !node_.quoted && node_.scalar == expected;
+    return node_.kind == YamlNode::kScalar && !node_.quoted && node_.scalar == expected;
   }
 
   void take(bool* place) {
@@ -142,7 +142,7 @@ class ValueReader {
   void take(std::optional<double>* place) { take_optional(*place); }
   void take(std::optional<std::string>* place) {
     std::string value;
-    if (node_.kind == Node::kNull) {
+    if (node_.kind == YamlNode::kNull) {
       place->reset();
       accept();
     } else if (word(node_, value)) {
@@ -153,7 +153,7 @@ class ValueReader {
   template <class T>
   void take_optional(std::optional<T>& place) {
     T value{};
-    if (node_.kind == Node::kNull) {
+    if (node_.kind == YamlNode::kNull) {
       place.reset();
       accept();
     } else if (number(node_, value,
@@ -197,13 +197,13 @@ class ValueReader {
   template <class T>
   bool numbers(std::vector<T>& out, const char* expected) {
     // `99,1,0` is as good as [99, 1, 0]; a single number is a list of one.
-    Node list = node_;
-    if (node_.kind == Node::kScalar && !node_.scalar.empty()) {
-      list.kind = Node::kList;
+    YamlNode list = node_;
+    if (node_.kind == YamlNode::kScalar && !node_.scalar.empty()) {
+      list.kind = YamlNode::kList;
       std::string part;
       for (const char c : node_.scalar + ",") {
         if (c == ',') {
-          Node item = node_;
+          YamlNode item = node_;
           item.quoted = node_.quoted && node_.scalar.find(',') == std::string::npos;
           const size_t from = part.find_first_not_of(' ');
           item.scalar = from == std::string::npos
@@ -215,7 +215,7 @@ class ValueReader {
           part += c;
         }
       }
-    } else if (node_.kind != Node::kList) {
+    } else if (node_.kind != YamlNode::kList) {
       refuse(node_, cat("must be ", expected, ", not ", node_.kind_name()));
       return false;
     }
@@ -224,7 +224,7 @@ class ValueReader {
       return false;
     }
     std::vector<T> values;
-    for (const Node& item : list.items) {
+    for (const YamlNode& item : list.items) {
       T value{};
       if (number(item, value)) values.push_back(value);
     }
@@ -240,11 +240,11 @@ class ValueReader {
   }
 
   void take(NamedSizes* place) {
-    if (node_.kind != Node::kMap)
+    if (node_.kind != YamlNode::kMap)
       return refuse(node_, cat("must be a map {NAME: SIZE}, not ", node_.kind_name()));
     NamedSizes sizes;
     bool fine = true;
-    for (const Node::Entry& entry : node_.entries) {
+    for (const YamlNode::Entry& entry : node_.entries) {
       int64_t size = 0;
       if (number(entry.value, size))
         sizes.emplace_back(entry.key, size);
@@ -271,13 +271,13 @@ class ValueReader {
     accept();
   }
   void take(const Group& place) {
-    if (node_.kind == Node::kNull && place.present) {
+    if (node_.kind == YamlNode::kNull && place.present) {
       place.set_present(false);
       return accept();
     }
-    if (node_.kind == Node::kNull)
+    if (node_.kind == YamlNode::kNull)
       return refuse(node_, "this section is empty; give it keys or remove it");
-    if (node_.kind != Node::kMap)
+    if (node_.kind != YamlNode::kMap)
       return refuse(node_, cat("must be a map of keys", place.present ? " or null" : "", ", not ",
                                node_.kind_name()));
     if (place.present) place.set_present(true);
@@ -285,14 +285,14 @@ class ValueReader {
     read_map(node_, place.fields(), path_, reading_);
   }
   void take(const Records& place) {
-    if (node_.kind != Node::kList)
+    if (node_.kind != YamlNode::kList)
       return refuse(node_, cat("must be a list of maps, not ", node_.kind_name()));
     place.resize(node_.items.size());
     accept();
     for (size_t i = 0; i < node_.items.size(); ++i) {
-      const Node& item = node_.items[i];
+      const YamlNode& item = node_.items[i];
       const std::string inner = cat(path_, ".", i);
-      if (item.kind != Node::kMap) {
+      if (item.kind != YamlNode::kMap) {
         std::vector<std::string> keys;
         for (const Field& row : place.at(i)) keys.push_back(row.name);
         reading_.faults.push_back(
@@ -307,19 +307,19 @@ class ValueReader {
   }
 
   const Field& field_;
-  const Node& node_;
+  const YamlNode& node_;
   std::string path_;
   Reading& reading_;
 };
 
 }  // namespace
 
-std::string complaint(const std::string& path, const Node& value, const std::string& fault) {
+std::string complaint(const std::string& path, const YamlNode& value, const std::string& fault) {
   return cat("`", path, ": ", value.text(), "` ", fault);
 }
 
-void read_map(const Node& node, const Fields& rows, const std::string& path, Reading& reading) {
-  for (const Node::Entry& entry : node.entries) {
+void read_map(const YamlNode& node, const Fields& rows, const std::string& path, Reading& reading) {
+  for (const YamlNode::Entry& entry : node.entries) {
     const auto field = std::find_if(rows.begin(), rows.end(),
                                     [&](const Field& row) { return row.name == entry.key; });
     if (field == rows.end()) {

@@ -62,11 +62,16 @@ void check_rate(Rules& r) {
     r.refuse(path + "kind", s.stages.empty()
                                 ? "`optimizer.schedule.kind: stages` needs the list `stages`"
                                 : "`optimizer.schedule.stages` is only used with `kind: stages`");
+  const bool curve = s.kind == ScheduleKind::kLinear || s.kind == ScheduleKind::kCosine;
   if (!s.decay_steps.is_auto() &&
       (s.kind == ScheduleKind::kStages || s.kind == ScheduleKind::kConstant))
     r.refuse(path + "decay_steps",
-             "`optimizer.schedule.decay_steps` is only used with kind linear or cosine");
-  if (!s.decay_steps.is_auto() && *s.decay_steps < s.warmup_steps)
+             "`optimizer.schedule.decay_steps` is only used with kind linear, cosine or wsd");
+  if (s.decay_steps.is_auto() && s.kind == ScheduleKind::kWsd)
+    r.refuse(
+        path + "kind",
+        "`optimizer.schedule.kind: wsd` needs decay_steps, the length of the decay at the end");
+  if (curve && !s.decay_steps.is_auto() && *s.decay_steps < s.warmup_steps)
     r.refuse(path + "decay_steps", "`optimizer.schedule.decay_steps`: ", *s.decay_steps,
              " ends before warm-up, warmup_steps = ", s.warmup_steps);
   for (size_t i = 0; i < s.stages.size(); ++i) {

@@ -8,24 +8,24 @@ namespace moetrain {
 
 namespace {
 
-bool is_none(const Node& node) {
-  return node.kind == Node::kNull ||
-         (node.kind == Node::kScalar && (node.scalar == "-" || node.scalar == "none"));
+bool is_none(const YamlNode& node) {
+  return node.kind == YamlNode::kNull ||
+         (node.kind == YamlNode::kScalar && (node.scalar == "-" || node.scalar == "none"));
 }
 
 class RowReader {
  public:
-  RowReader(const Node& node, std::string path, Reading& reading)
+  RowReader(const YamlNode& node, std::string path, Reading& reading)
       : node_(node), path_(std::move(path)), reading_(reading) {}
 
   bool run(ShardRow& row) {
-    if (node_.kind != Node::kMap) {
+    if (node_.kind != YamlNode::kMap) {
       refuse(path_, node_, cat("must be a map with `op` or `param`, not ", node_.kind_name()));
       return false;
     }
     row.where = node_.origin.where;
-    const Node* op = node_.find("op");
-    const Node* param = node_.find("param");
+    const YamlNode* op = node_.find("op");
+    const YamlNode* param = node_.find("param");
     if ((op == nullptr) == (param == nullptr)) {
       refuse(path_, node_, "needs exactly one of `op: PATTERN` and `param: PATTERN`");
       return false;
@@ -33,7 +33,7 @@ class RowReader {
     row.form = param != nullptr                                              ? ShardRow::kParam
                : node_.find("in") != nullptr || node_.find("out") != nullptr ? ShardRow::kLayouts
                                                                              : ShardRow::kFactors;
-    for (const Node::Entry& entry : node_.entries) read_entry(entry, row);
+    for (const YamlNode::Entry& entry : node_.entries) read_entry(entry, row);
     if (row.form == ShardRow::kParam && node_.find("layout") == nullptr)
       refuse(path_, node_, "needs `layout: [AXES per dim]`");
     if (row.form == ShardRow::kFactors && row.factors.empty() && fine_)
@@ -42,16 +42,16 @@ class RowReader {
   }
 
  private:
-  void refuse(const std::string& path, const Node& node, const std::string& fault) {
+  void refuse(const std::string& path, const YamlNode& node, const std::string& fault) {
     reading_.faults.push_back({node.origin.where, complaint(path, node, fault)});
     fine_ = false;
   }
 
-  void read_entry(const Node::Entry& entry, ShardRow& row) {
+  void read_entry(const YamlNode::Entry& entry, ShardRow& row) {
     const std::string path = cat(path_, ".", entry.key);
-    const Node& value = entry.value;
+    const YamlNode& value = entry.value;
     if (entry.key == "op" || entry.key == "param") {
-      if (value.kind != Node::kScalar || value.scalar.empty())
+      if (value.kind != YamlNode::kScalar || value.scalar.empty())
         refuse(path, value, "must be a pattern of names, like layers.*.attn.q_b");
       row.pattern = value.scalar;
     } else if (entry.key == "layout" && row.form == ShardRow::kParam) {
@@ -76,8 +76,8 @@ class RowReader {
     }
   }
 
-  void read_layouts(const std::string& path, const Node& node, std::vector<LayoutSpec>& out) {
-    if (node.kind != Node::kList)
+  void read_layouts(const std::string& path, const YamlNode& node, std::vector<LayoutSpec>& out) {
+    if (node.kind != YamlNode::kList)
       return refuse(path, node,
                     "must be a list with one layout per tensor, like [[dp, tp], [tp, ~]]");
     for (size_t i = 0; i < node.items.size(); ++i) {
@@ -87,10 +87,10 @@ class RowReader {
   }
 
   /// [dp, ~, [cp, tp]] or the text form "[dp, -, cp tp] +{ep}".
-  void read_layout(const std::string& path, const Node& node, LayoutSpec& out) {
-    if (node.kind == Node::kScalar && !node.scalar.empty() && node.scalar[0] == '[')
+  void read_layout(const std::string& path, const YamlNode& node, LayoutSpec& out) {
+    if (node.kind == YamlNode::kScalar && !node.scalar.empty() && node.scalar[0] == '[')
       return read_layout_text(path, node, out);
-    if (node.kind != Node::kList)
+    if (node.kind != YamlNode::kList)
       return refuse(path, node,
                     "must be a layout: a list with the axes of each dim, like [dp, ~, [cp, tp]]");
     for (size_t i = 0; i < node.items.size(); ++i) {
@@ -100,7 +100,7 @@ class RowReader {
     check_once(path, node, out);
   }
 
-  void read_layout_text(const std::string& path, const Node& node, LayoutSpec& out) {
+  void read_layout_text(const std::string& path, const YamlNode& node, LayoutSpec& out) {
     const std::string& text = node.scalar;
     const size_t close = text.find(']');
     std::string rest = close == std::string::npos ? "" : text.substr(close + 1);
@@ -140,14 +140,14 @@ class RowReader {
     check_once(path, node, out);
   }
 
-  void read_axes(const std::string& path, const Node& node, std::vector<std::string>& out) {
+  void read_axes(const std::string& path, const YamlNode& node, std::vector<std::string>& out) {
     if (is_none(node)) return;
-    if (node.kind == Node::kScalar) {
+    if (node.kind == YamlNode::kScalar) {
       check_axis(path, node, node.scalar);
       out.push_back(node.scalar);
-    } else if (node.kind == Node::kList) {
-      for (const Node& item : node.items) {
-        if (item.kind != Node::kScalar)
+    } else if (node.kind == YamlNode::kList) {
+      for (const YamlNode& item : node.items) {
+        if (item.kind != YamlNode::kScalar)
           return refuse(path, node, "must be an axis or a list of axes");
         check_axis(path, item, item.scalar);
         out.push_back(item.scalar);
@@ -157,7 +157,7 @@ class RowReader {
     }
   }
 
-  void check_axis(const std::string& path, const Node& node, const std::string& axis) {
+  void check_axis(const std::string& path, const YamlNode& node, const std::string& axis) {
     const auto bad = [](char c) {
       return !((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
                c == '_');
@@ -167,7 +167,7 @@ class RowReader {
       refuse(path, node, "is no axis name");
   }
 
-  void check_once(const std::string& path, const Node& node, const LayoutSpec& layout) {
+  void check_once(const std::string& path, const YamlNode& node, const LayoutSpec& layout) {
     std::vector<std::string> seen;
     const auto visit = [&](const std::vector<std::string>& axes) {
       for (const std::string& axis : axes) {
@@ -181,7 +181,7 @@ class RowReader {
     visit(layout.partial);
   }
 
-  const Node& node_;
+  const YamlNode& node_;
   std::string path_;
   Reading& reading_;
   bool fine_ = true;
@@ -189,9 +189,10 @@ class RowReader {
 
 }  // namespace
 
-std::vector<ShardRow> read_shard_rows(const Node& node, const std::string& path, Reading& reading) {
+std::vector<ShardRow> read_shard_rows(const YamlNode& node, const std::string& path,
+                                      Reading& reading) {
   std::vector<ShardRow> rows;
-  if (node.kind != Node::kList) {
+  if (node.kind != YamlNode::kList) {
     reading.faults.push_back(
         {node.origin.where,
          complaint(path, node, cat("must be a list of rows, not ", node.kind_name()))});

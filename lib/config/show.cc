@@ -16,7 +16,7 @@ std::string origin_text(const Origin& origin) {
     case Origin::kDefault:
       return "default";
     case Origin::kHfConfig:
-      return origin.where;
+      return "hf_config " + origin.where;
     case Origin::kFile:
       return origin.where;
     case Origin::kSet:

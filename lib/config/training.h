@@ -14,8 +14,9 @@ namespace moetrain {
 enum class Curve : int { kConstant, kLinear, kCosine };
 inline const std::vector<std::string> kCurveNames = {"constant", "linear", "cosine"};
 
-enum class ScheduleKind : int { kConstant, kLinear, kCosine, kStages };
-inline const std::vector<std::string> kScheduleKindNames = {"constant", "linear", "cosine",
+/// kWsd: warm-up, stable at the peak, linear decay over the last decay_steps.
+enum class ScheduleKind : int { kConstant, kLinear, kCosine, kWsd, kStages };
+inline const std::vector<std::string> kScheduleKindNames = {"constant", "linear", "cosine", "wsd",
                                                             "stages"};
 
 /// One stage of a staged plan. Its length is exactly one of steps and tokens; the last may leave
@@ -34,7 +35,8 @@ struct RateSchedule {
   ScheduleKind kind = ScheduleKind::kCosine;
   int64_t warmup_steps = 0;
   double min_learning_rate = 0;
-  /// Step at which `linear` and `cosine` reach the minimum, warm-up included; auto: the last step.
+  /// linear, cosine: the step at which the minimum is reached, warm-up included; auto: the last
+  /// step. wsd: the length of the decay.
   Auto<int64_t> decay_steps;
   std::vector<RateStage> stages;
 };

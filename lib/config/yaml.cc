@@ -22,28 +22,28 @@ class Builder : public YAML::EventHandler {
 
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     refuse_extras(mark, "", anchor);
-    add(make(Node::kNull, mark));
+    add(make(YamlNode::kNull, mark));
   }
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
     refuse(mark, "aliases (*name) are not read here; write the value out");
-    add(make(Node::kNull, mark));
+    add(make(YamlNode::kNull, mark));
   }
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& value) override {
     refuse_extras(mark, tag, anchor);
-    Node node = make(Node::kScalar, mark);
+    YamlNode node = make(YamlNode::kScalar, mark);
     node.scalar = value;
     node.quoted = tag == "!";
     add(std::move(node));
   }
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                        YAML::EmitterStyle::value) override {
-    open(Node::kList, mark, tag, anchor);
+    open(YamlNode::kList, mark, tag, anchor);
   }
   void OnSequenceEnd() override { close(); }
   void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                   YAML::EmitterStyle::value) override {
-    open(Node::kMap, mark, tag, anchor);
+    open(YamlNode::kMap, mark, tag, anchor);
   }
   void OnMapEnd() override { close(); }
 
@@ -52,20 +52,20 @@ class Builder : public YAML::EventHandler {
     return cat(name_, ":", mark.line + 1, ":", mark.column + 1);
   }
   /// The document, or null if the text had none.
-  Node take() {
+  YamlNode take() {
     if (stack_.empty() || stack_[0].node.items.empty()) return {};
     return std::move(stack_[0].node.items[0]);
   }
 
  private:
   struct Frame {
-    Node node;  // of the bottom frame, items holds the document
-    Node key;
+    YamlNode node;  // of the bottom frame, items holds the document
+    YamlNode key;
     bool has_key = false;
   };
 
-  Node make(Node::Kind kind, const YAML::Mark& mark) const {
-    Node node;
+  YamlNode make(YamlNode::Kind kind, const YAML::Mark& mark) const {
+    YamlNode node;
     node.kind = kind;
     node.origin = {kind_, where(mark)};
     return node;
@@ -78,20 +78,20 @@ class Builder : public YAML::EventHandler {
     if (!tag.empty() && tag != "?" && tag != "!")
       refuse(mark, cat("tags (", tag, ") are not read here; the key decides the type"));
   }
-  void open(Node::Kind kind, const YAML::Mark& mark, const std::string& tag,
+  void open(YamlNode::Kind kind, const YAML::Mark& mark, const std::string& tag,
             YAML::anchor_t anchor) {
     refuse_extras(mark, tag, anchor);
     stack_.emplace_back();
     stack_.back().node = make(kind, mark);
   }
   void close() {
-    Node done = std::move(stack_.back().node);
+    YamlNode done = std::move(stack_.back().node);
     stack_.pop_back();
     add(std::move(done));
   }
-  void add(Node node) {
+  void add(YamlNode node) {
     Frame& top = stack_.back();
-    if (top.node.kind != Node::kMap) {
+    if (top.node.kind != YamlNode::kMap) {
       top.node.items.push_back(std::move(node));
       return;
     }
@@ -101,12 +101,12 @@ class Builder : public YAML::EventHandler {
       return;
     }
     top.has_key = false;
-    if (top.key.kind != Node::kScalar) {
+    if (top.key.kind != YamlNode::kScalar) {
       faults_.push_back(
           {top.key.origin.where, cat("a key must be a word, not ", top.key.kind_name())});
       return;
     }
-    for (const Node::Entry& entry : top.node.entries) {
+    for (const YamlNode::Entry& entry : top.node.entries) {
       if (entry.key != top.key.scalar) continue;
       faults_.push_back({top.key.origin.where, cat("duplicate key `", entry.key, "` (first at ",
                                                    entry.origin.where, "); keep one of them")});
@@ -174,10 +174,10 @@ bool check_text(const std::string& text, const std::string& name, std::vector<Di
   return fine;
 }
 
-Node parse(const std::string& text, Origin::Kind kind, const std::string& name,
-           std::vector<Diagnostic>& faults) {
+YamlNode parse(const std::string& text, Origin::Kind kind, const std::string& name,
+               std::vector<Diagnostic>& faults) {
   Builder builder(kind, name, faults);
-  Node document;
+  YamlNode document;
   try {
     std::istringstream stream(text);
     YAML::Parser parser(stream);
@@ -197,7 +197,8 @@ Node parse(const std::string& text, Origin::Kind kind, const std::string& name,
 
 }  // namespace
 
-Node parse_yaml(const std::string& text, const std::string& name, std::vector<Diagnostic>& faults) {
+YamlNode parse_yaml(const std::string& text, const std::string& name,
+                    std::vector<Diagnostic>& faults) {
   if (!check_text(text, name, faults)) return {};
   return parse(text, Origin::kFile, name, faults);
 }
@@ -238,12 +239,12 @@ Setting parse_setting(const std::string& setting, std::vector<Diagnostic>& fault
   return result;
 }
 
-void apply_setting(Node& document, const Setting& setting, std::vector<Diagnostic>& faults) {
+void apply_setting(YamlNode& document, const Setting& setting, std::vector<Diagnostic>& faults) {
   if (setting.path.empty()) return;
-  Node* node = &document;
+  YamlNode* node = &document;
   for (size_t i = 0; i < setting.path.size(); ++i) {
     const std::string& key = setting.path[i];
-    if (node->kind == Node::kList) {
+    if (node->kind == YamlNode::kList) {
       const bool number = !key.empty() && key.size() < 7 &&
                           key.find_first_not_of("0123456789") == std::string::npos;
       const size_t index = number ? std::stoul(key) : node->items.size();
@@ -260,14 +261,14 @@ void apply_setting(Node& document, const Setting& setting, std::vector<Diagnosti
       node = &node->items[index];
       continue;
     }
-    if (node->kind != Node::kMap) {  // absent or a scalar: the setting wins
-      *node = Node{};
-      node->kind = Node::kMap;
+    if (node->kind != YamlNode::kMap) {  // absent or a scalar: the setting wins
+      *node = YamlNode{};
+      node->kind = YamlNode::kMap;
       node->origin = setting.value.origin;
     }
-    Node* next = node->find(key);
+    YamlNode* next = node->find(key);
     if (next == nullptr) {
-      node->entries.push_back({key, setting.value.origin, Node{}});
+      node->entries.push_back({key, setting.value.origin, YamlNode{}});
       next = &node->entries.back().value;
     }
     node = next;

@@ -201,7 +201,7 @@ TEST(Load, ShardRows) {
   shard:
     - {op: "layers.*.attn.q_b", n: tp}
     - {op: "*.norm", s: [cp, tp], b: ~}
-    - {op: head, in: [[dp, ~, tp], "[-, tp]"], out: ["[dp, -] +{tp}"]}
+    - {op: head, in: [[dp, ~, tp], "[-, tp]", [-, tp], [-]], out: ["[dp, -] +{tp}"]}
     - {param: "model.embed_tokens.weight", layout: [[x], "-"]})"),
                                 "t.yaml", "");
   ASSERT_EQ(c.parallel.shard.size(), 4u);
@@ -215,6 +215,8 @@ TEST(Load, ShardRows) {
   EXPECT_EQ(rows[2].form, ShardRow::kLayouts);
   EXPECT_EQ(rows[2].in[0].dims, (std::vector<std::vector<std::string>>{{"dp"}, {}, {"tp"}}));
   EXPECT_EQ(rows[2].in[1].dims, (std::vector<std::vector<std::string>>{{}, {"tp"}}));
+  EXPECT_EQ(rows[2].in[2].dims, rows[2].in[1].dims);
+  EXPECT_EQ(rows[2].in[3].dims, (std::vector<std::vector<std::string>>{{}}));
   EXPECT_EQ(rows[2].out[0].partial, (std::vector<std::string>{"tp"}));
   EXPECT_EQ(rows[3].form, ShardRow::kParam);
   EXPECT_EQ(rows[3].layout.dims, (std::vector<std::vector<std::string>>{{"x"}, {}}));
