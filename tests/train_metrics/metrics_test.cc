@@ -175,7 +175,7 @@ TEST_F(Metrics, RecordsMatchThePublishedFraming) {
   EXPECT_EQ(records[0].substr(0, 1), "\x09");                 // wall_time: field 1, 64 bit
   EXPECT_EQ(records[0].substr(9), "\x1a\x0d" "brain.Event:2");  // file_version: field 3
   // step: field 2; summary: field 5 { value: field 1 { tag: field 1; simple_value: field 2, float } }
-  EXPECT_EQ(records[1].substr(9), std::string("\x10\x03\x2a\x0d\x0a\x0b\x0a\x04loss\x15\x00\x00\xc0\x3f", 19));
+  EXPECT_EQ(records[1].substr(9), std::string("\x10\x03\x2a\x0d\x0a\x0b\x0a\x04loss\x15\x00\x00\xc0\x3f", 17));
 }
 
 TEST_F(Metrics, ScalarsFollowTheLine) {

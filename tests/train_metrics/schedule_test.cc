@@ -81,7 +81,7 @@ TEST(LearningRate, DeepSeekV3) {
     return rate.at(batches.step_reaching(static_cast<int64_t>(tokens)));
   };
   EXPECT_EQ(at_tokens(9.99e12), 2.2e-4);
-  EXPECT_NEAR(at_tokens(12.15e12), 0.5 * (2.2e-4 + 2.2e-5), 2e-9);
+  EXPECT_NEAR(at_tokens(12.15e12), 0.5 * (2.2e-4 + 2.2e-5), 5e-9);  // within one step
   EXPECT_EQ(at_tokens(14.3e12), 2.2e-5);
   EXPECT_EQ(at_tokens(14.5e12), 2.2e-5);
   EXPECT_EQ(at_tokens(14.64e12), 7.3e-6);
