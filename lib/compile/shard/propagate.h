@@ -15,13 +15,18 @@ namespace moetrain {
 struct LayoutRow {
   enum class Kind {
     kFactors,  ///< give axes to factors of ops whose name matches (forward node; its vjp nodes follow)
-    kUses,     ///< give layouts to operands (`in`) and/or result 0 (`out`) of matching ops
-    kState,    ///< layout of states (parameters, optimizer moments) whose name matches
+    /// Give layouts to operands (`in`) and/or result 0 (`out`) of matching ops: closed identities on
+    /// the uses. Decisions and prices see these layouts; the op behind may differ at a price, and
+    /// the data then goes straight from producer to demand.
+    kUses,
+    kState,    ///< layout of states (parameters, optimizer moments) and inputs whose name matches
   };
   Kind kind = Kind::kFactors;
   std::string pattern;                                   ///< `*` globs over node or state names
   std::map<char, std::vector<std::string>> factors;      ///< factor letter -> axis names
-  std::vector<std::vector<std::vector<std::string>>> in, out;  ///< per tensor, per dim, axis names
+  /// Per tensor, per dim, axis names. An empty entry of `in` leaves that operand open; kState rows
+  /// have one entry in `out` (all dims empty: whole, whatever the rank).
+  std::vector<std::vector<std::vector<std::string>>> in, out;
   std::string origin;                                    ///< "strategy tp", "config.yaml:31:5", ...
   bool locked = true;                                    ///< a user row: never overridden
 };

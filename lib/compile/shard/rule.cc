@@ -97,7 +97,11 @@ void read_clause(Rule& rule, const std::string& clause, size_t operands, const s
     rule.local += rest;
   } else if (word == "linear") {
     for (const std::string& group : split_at(rest, '|')) {
-      rule.linear.push_back(read_group(group, operands, text));
+      const size_t arrow = group.find('>');
+      rule.linear.push_back(read_group(group.substr(0, arrow), operands, text));
+      rule.linear_results.emplace_back();
+      if (arrow == std::string::npos) continue;
+      rule.linear_results.back() = read_group(group.substr(arrow + 1), rule.results.size(), text);
     }
   } else {
     MT_CHECK(false, "unknown clause '", word, "' in rule ", text);
@@ -159,7 +163,13 @@ Layout term_layout(const Rule& rule, const FactorAxes& assignment,
 std::vector<Axis> summed_axes(const Rule& rule, const FactorAxes& assignment, size_t r,
                               const Layout& result) {
   const auto& term = rule.results[r];
-  std::vector<Axis> partial = assignment.partial;
+  std::vector<Axis> partial;
+  const int group = assignment.linear_group;
+  const bool concerned =
+      group < 0 || rule.linear_results[group].empty() ||
+      std::find(rule.linear_results[group].begin(), rule.linear_results[group].end(),
+                static_cast<int>(r)) != rule.linear_results[group].end();
+  if (concerned) partial = assignment.partial;
   const bool tokenless = !rule.ragged_results[r] && !term_has(term, 'b') && !term_has(term, 's');
   if (rule.moves_tokens() && tokenless && !term.empty()) return partial;
   for (const auto& [factor, axes] : assignment.axes) {
@@ -284,12 +294,19 @@ Rule rule_of(const Graph& graph, int n) {
   MT_CHECK(node.op->rule != nullptr, "op ", node.op->name, " has no sharding rule");
   Rule rule = parse_rule(node.op->rule(node.attrs, types), operand_ranks, result_ranks);
   for (size_t i = 0; i < types.size(); ++i) rule.ragged_operands[i] = types[i].ragged;
+  // The weights' gradient is the product of dy and the rows: rows that are pending sums (experts whose
+  // hidden dim is split) make it one, and leave the rows' gradient alone.
+  if (std::string_view(node.op->name) == "combine_grad" && rule.linear_group_of(4) < 0) {
+    rule.linear.push_back({4});
+    rule.linear_results.push_back({1});
+  }
   for (size_t r = 0; r < node.outputs.size(); ++r) {
     rule.ragged_results[r] = node.outputs[r].ragged;
     if (node.op->alias == nullptr) continue;
-    // A rename (reshape) shares memory too, but overwrites nothing.
+    // A rename (reshape, settle) shares memory too, but overwrites nothing.
     const int i = node.op->alias(node.attrs, static_cast<int>(r));
-    const bool rename = std::string_view(node.op->name) == "reshape";
+    const std::string_view name = node.op->name;
+    const bool rename = name == "reshape" || name == "settle";
     if (i >= 0 && !rename && types[i] == node.outputs[r]) rule.in_place[r] = i;
   }
   return rule;

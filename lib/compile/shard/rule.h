@@ -15,6 +15,7 @@ namespace moetrain {
 /// local expansion, e.g. embedding over v, dispatch over e), `linear G` where G lists groups of
 /// operand indices separated by `|`: `0|1` linear in each of two operands alone, `01` jointly linear
 /// (add); an operand may be partial only within one whole group, and then every result is partial.
+/// `4>1` in a group list: operand 4 alone is linear, but only in result 1 (results after `>`).
 /// `*` in a term stands for all dims the other letters leave, under shared private letters A, B, ...
 /// (elementwise ops: `*,*->*`); a rule without operands may be `->*`. `linear *` is one group of all
 /// operands.
@@ -37,6 +38,7 @@ struct Rule {
   std::string factors;                  ///< all letters, in order of first appearance
   std::string whole, local;
   std::vector<std::vector<int>> linear; ///< groups of operand indices
+  std::vector<std::vector<int>> linear_results;  ///< per group: the results concerned (empty: all)
   std::vector<int> in_place;            ///< per result: the operand it overwrites, or -1
   std::vector<bool> ragged_operands, ragged_results;
 
