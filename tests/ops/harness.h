@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "compile/shard/rule.h"
 #include "graph/graph.h"
 #include "graph/interpret.h"
