@@ -123,7 +123,7 @@ ParameterCounts count_parameters(const ModelConfig& model) {
 namespace {
 
 /// Writes the part of `box` that lies in one published tensor.
-void fill_slice(const Parameter& p, const PublishedTensor& t, double std, uint64_t seed,
+void fill_slice(const Parameter& p, const PublishedSlice& t, double std, uint64_t seed,
                 const Box& box, float* out) {
   const size_t dims = p.shape.size();
   std::vector<int64_t> begin(dims), end(dims);
@@ -161,7 +161,7 @@ void initial_values(const Parameter& p, const ModelConfig& model, uint64_t seed,
     std::fill(out, out + n, p.initial == Initial::kOnes ? 1.0f : 0.0f);
     return;
   }
-  for (const PublishedTensor& t : p.published) {
+  for (const PublishedSlice& t : p.published) {
     fill_slice(p, t, model.initializer_range, seed, box, out);
   }
 }

@@ -12,7 +12,7 @@ namespace moetrain {
 
 /// A published tensor and the part of the state it is. A stacked expert state [E, out, in] has one per
 /// expert, of published shape [out, in].
-struct PublishedTensor {
+struct PublishedSlice {
   std::string name;
   Shape shape;
   Box slice;
@@ -30,7 +30,7 @@ struct Parameter {
   bool decayed = true;  ///< weight decay applies: published tensors with two or more dims
   bool fp32 = false;    ///< stays float32 in bf16 runs: norms, the router, its bias
   int layer = -1;
-  std::vector<PublishedTensor> published;
+  std::vector<PublishedSlice> published;
 };
 
 /// All parameters in the published order of names: embedding, layers, MTP layers, final norm, head (absent

@@ -1,0 +1,84 @@
+// The compiler, read top to bottom.
+#include "compile/compile.h"
+
+#include <chrono>
+
+#include "base/error.h"
+#include "compile/fuse/accumulate.h"
+#include "compile/lower.h"
+
+namespace moetrain {
+
+namespace {
+
+/// Runs passes one after the other, timing each.
+class Passes {
+ public:
+  explicit Passes(std::vector<PassTime>& times) : times_(times) {}
+  template <class Body>
+  auto operator()(const char* name, Body body) {
+    const auto begin = std::chrono::steady_clock::now();
+    auto result = body();
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    times_.push_back({name, took.count(), 0});
+    return result;
+  }
+  void nodes(size_t n) { times_.back().nodes = n; }
+
+ private:
+  std::vector<PassTime>& times_;
+};
+
+/// On one rank there is nothing to decide: every node keeps everything whole.
+ShardingResult single_rank(const Graph& graph) {
+  ShardingResult result;
+  result.nodes.resize(graph.nodes.size());
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    NodeSharding& node = result.nodes[i];
+    for (Value v : graph.nodes[i].inputs) {
+      node.layouts.operands.push_back(replicated(graph.type(v).shape.size()));
+    }
+    for (const Type& t : graph.nodes[i].outputs) {
+      node.layouts.results.push_back(replicated(t.shape.size()));
+    }
+    node.origin = "one rank";
+  }
+  return result;
+}
+
+}  // namespace
+
+Compiled compile(const Graph& graph, const CompileRequest& request) {
+  Compiled out;
+  Passes pass(out.passes);
+
+  pass("verify", [&] { return verify(graph), 0; });
+  pass.nodes(graph.nodes.size());
+
+  out.sharding = pass("propagate", [&] {
+    return request.mesh.size() == 1
+               ? single_rank(graph)
+               : propagate(graph, request.mesh, request.links, request.rows);
+  });
+  pass.nodes(graph.nodes.size());
+
+  out.local = pass("partition", [&] {
+    return partition(graph, out.sharding, request.mesh, request.links, request.rank);
+  });
+  pass.nodes(out.local.graph.nodes.size());
+  pass("verify local", [&] { return verify(out.local.graph), 0; });
+
+  if (request.fusion) {
+    out.local = pass("fuse accumulate", [&] { return fuse_accumulate(out.local); });
+    pass.nodes(out.local.graph.nodes.size());
+    pass("verify fused", [&] { return verify(out.local.graph), 0; });
+  }
+
+  out.plan = pass("lower", [&] {
+    return lower(out.local, request.mesh, request.rank, {request.world});
+  });
+  pass.nodes(out.plan.slots.size());
+  return out;
+}
+
+}  // namespace moetrain

@@ -1,0 +1,39 @@
+// The compiler on one page: from a global graph and layout rows to one rank's plan.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "compile/partition.h"
+#include "compile/shard/propagate.h"
+#include "plan/plan.h"
+
+namespace moetrain {
+
+struct CompileRequest {
+  Mesh mesh;
+  std::vector<LayoutRow> rows;
+  LinkModel links;
+  int rank = 0;
+  int world = 1;
+  bool fusion = true;
+};
+
+struct PassTime {
+  std::string name;
+  double seconds = 0;
+  size_t nodes = 0;  ///< of the graph after the pass
+};
+
+struct Compiled {
+  ShardingResult sharding;
+  LocalGraph local;
+  Plan plan;
+  std::vector<PassTime> passes;
+};
+
+/// Runs every pass in order and verifies after each. Pure: the same request gives the same plan on any
+/// machine; no device, no tensor. Throws UserError for layouts that cannot be.
+Compiled compile(const Graph& graph, const CompileRequest& request);
+
+}  // namespace moetrain

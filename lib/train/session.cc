@@ -1,0 +1,291 @@
+// From configuration to a running model.
+#include "train/session.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <set>
+#include <thread>
+
+#include "base/error.h"
+#include "checkpoint/reader.h"
+#include "train/parallel.h"
+
+namespace moetrain {
+
+namespace {
+
+/// ZeRO spreads optimizer states only where there are replicas to spread them over.
+bool separate_master(const Config& config) {
+  const ParallelConfig& p = config.parallel;
+  return config.compute.precision == Precision::kBf16 ||
+         (p.zero > 0 && *p.data * p.context > 1);
+}
+
+int64_t threads_for(const Config& config, const Fabric& fabric) {
+  if (!config.compute.threads.is_auto()) return *config.compute.threads;
+  int64_t neighbours = 0;
+  for (int r = 0; r < fabric.size(); ++r) {
+    neighbours += fabric.node_of(r) == fabric.node_of(fabric.rank());
+  }
+  const int64_t cores = std::max(1u, std::thread::hardware_concurrency());
+  return std::max<int64_t>(1, cores / std::max<int64_t>(1, neighbours));
+}
+
+std::string layer_output(int layer) { return cat("load.", layer); }
+
+}  // namespace
+
+GraphOptions graph_options(const Config& config, const SessionOptions& options) {
+  GraphOptions g;
+  g.purpose = options.purpose;
+  g.batch = config.train.micro_batch_size * *config.parallel.data;
+  g.sequence = config.data.sequence_length;
+  g.compute = config.compute.precision == Precision::kBf16 ? DType::kBF16 : DType::kF32;
+  g.separate_master = options.purpose == GraphPurpose::kTrain && separate_master(config);
+  g.balance_alpha = config.router.balance_alpha;
+  g.update_weights = options.update_weights;
+  g.update = {config.optimizer.betas[0], config.optimizer.betas[1], config.optimizer.eps,
+              config.optimizer.weight_decay, config.optimizer.clip_norm};
+  g.dump = options.dump;
+  return g;
+}
+
+CompileRequest compile_request(const Config& config, int rank, int world, const LinkModel& links) {
+  if (config.parallel.pipeline > 1) {
+    throw UserError(std::vector<Diagnostic>{
+        {config.where("parallel.pipeline"),
+         cat("parallel.pipeline: ", config.parallel.pipeline,
+             " stages are more than this build can run; use 1 and spread the model over tensor, "
+             "expert and data ranks")}});
+  }
+  CompileRequest request;
+  request.mesh = config_mesh(config);
+  request.rows = config_rows(config, request.mesh);
+  request.links = links;
+  request.rank = rank;
+  request.world = world;
+  request.fusion = config.compute.fusion;
+  return request;
+}
+
+Session::Session(const Config& config, Fabric& fabric, const SessionOptions& options)
+    : config_(config), fabric_(fabric), session_options_(options),
+      options_(graph_options(config, options)), table_(moetrain::parameters(config.model)),
+      graph_(build_graph(config.model, options_)) {
+  LinkModel links;
+  links.ranks_per_node = static_cast<int>(config.parallel.ranks_per_node.value_or(fabric.size()));
+  compiled_ = compile(graph_, compile_request(config, fabric.rank(), fabric.size(), links));
+  const std::string hash = std::to_string(agreement_hash(compiled_.plan));
+  for (const std::string& other : fabric.gather(hash)) {
+    MT_CHECK(other == hash, "the ranks compiled plans that do not belong together");
+  }
+  CpuOptions cpu;
+  cpu.threads = static_cast<int>(threads_for(config, fabric));
+  cpu.reference = options.reference;
+  device_ = make_cpu_device(cpu);
+  executor_ = std::make_unique<Executor>(compiled_.plan, *device_, fabric,
+                                         config.compute.ragged_headroom);
+  for (const Port& p : compiled_.plan.states) executor_->clear(p);
+}
+
+Session::~Session() = default;
+
+bool Session::has_state(const std::string& name) const {
+  const auto& states = compiled_.plan.states;
+  return std::any_of(states.begin(), states.end(), [&](const Port& p) { return p.name == name; });
+}
+
+void Session::write_state(const std::string& name, const ReadBox& read, const std::string& source) {
+  const Port& port = executor_->state(name);
+  const Box box{port.begin, port.extent};
+  const int64_t n = numel(port.extent);
+  std::vector<float> values(n);
+  read(source, box, values.data());
+  const DType dtype = port.global.dtype;
+  staging_.resize(n * size_of(dtype));
+  const Tensor staged{staging_.data(), dtype, port.extent};
+  if (dtype == DType::kF32) {
+    std::memcpy(staging_.data(), values.data(), n * sizeof(float));
+  } else {
+    for (int64_t i = 0; i < n; ++i) set_element(staged, i, values[i]);
+  }
+  executor_->write(port, staging_.data(), staging_.size());
+}
+
+void Session::write_parameter(const Parameter& p, const ReadBox& read) {
+  write_state(p.name, read, p.name);
+  if (has_state(master_name(p.name))) write_state(master_name(p.name), read, p.name);
+}
+
+void Session::load_parameters(const ReadBox& read) {
+  for (const Port& p : compiled_.plan.states) {
+    if (p.name.starts_with("m:") || p.name.starts_with("v:")) executor_->clear(p);
+  }
+  for (const Parameter& p : table_) write_parameter(p, read);
+}
+
+void Session::initialise(uint64_t seed) {
+  std::map<std::string, const Parameter*> by_name;
+  for (const Parameter& p : table_) by_name[p.name] = &p;
+  load_parameters([&](const std::string& name, const Box& box, float* out) {
+    initial_values(*by_name.at(name), config_.model, seed, box, out);
+  });
+}
+
+std::vector<ShardOut> Session::shards() {
+  std::vector<ShardOut> out;
+  auto add = [&](const std::string& state, const std::string& name) {
+    const Port& port = executor_->state(state);
+    if (!port.owner) return;
+    ShardOut shard;
+    shard.name = name;
+    shard.dtype = DType::kF32;
+    shard.global = port.global.shape;
+    shard.box = {port.begin, port.extent};
+    shard.produce = [this, &port](void* to) {
+      executor_->read(port, to, numel(port.extent) * sizeof(float));
+    };
+    out.push_back(std::move(shard));
+  };
+  for (const Parameter& p : table_) {
+    add(has_state(master_name(p.name)) ? master_name(p.name) : p.name, p.name);
+    if (!p.trained || !has_state(first_moment_name(p.name))) continue;
+    add(first_moment_name(p.name), first_moment_name(p.name));
+    add(second_moment_name(p.name), second_moment_name(p.name));
+  }
+  return out;
+}
+
+std::vector<std::pair<std::string, Shape>> Session::checkpoint_states() const {
+  std::vector<std::pair<std::string, Shape>> out;
+  for (const Parameter& p : table_) {
+    out.emplace_back(p.name, p.shape);
+    if (!p.trained) continue;
+    out.emplace_back(first_moment_name(p.name), p.shape);
+    out.emplace_back(second_moment_name(p.name), p.shape);
+  }
+  return out;
+}
+
+void Session::restore(const CheckpointReader& reader) {
+  std::vector<StateSpec> expected;
+  for (const auto& [name, shape] : checkpoint_states()) {
+    expected.push_back({name, DType::kF32, shape});
+  }
+  reader.check(expected);
+  auto read = [&](const std::string& name, const Box& box, float* out) {
+    reader.read(name, box, DType::kF32, out);
+  };
+  for (const Parameter& p : table_) {
+    write_parameter(p, read);
+    if (!p.trained || !has_state(first_moment_name(p.name))) continue;
+    write_state(first_moment_name(p.name), read, first_moment_name(p.name));
+    write_state(second_moment_name(p.name), read, second_moment_name(p.name));
+  }
+}
+
+void Session::feed_scalar(const std::string& name, std::vector<float> values) {
+  for (const Port& p : compiled_.plan.inputs) {
+    if (p.name == name) executor_->write(p, values.data(), values.size() * sizeof(float));
+  }
+}
+
+void Session::feed(int64_t first, const FillBatch& fill) {
+  const Port& tokens = executor_->input("tokens.0");
+  const int64_t b0 = tokens.begin[0], nb = tokens.extent[0];
+  fill(first + b0, nb, batch_);
+  MT_CHECK(batch_.b == nb && batch_.s == options_.sequence, "batch of ", batch_.b, " x ", batch_.s);
+  for (const Port& port : compiled_.plan.inputs) {
+    if (port.global.shape.size() != 2) continue;
+    const auto dot = port.name.find('.');
+    const int64_t depth = dot == std::string::npos ? 0 : std::stoll(port.name.substr(dot + 1));
+    const std::string kind = port.name.substr(0, dot);
+    const void* source = kind == "tokens"   ? static_cast<void*>(batch_.tokens_at(depth))
+                         : kind == "labels" ? static_cast<void*>(batch_.labels_at(depth))
+                         : kind == "valid"  ? static_cast<void*>(batch_.valid_at(depth))
+                         : kind == "pos"    ? static_cast<void*>(batch_.pos.data())
+                                            : static_cast<void*>(batch_.doc_start.data());
+    const int64_t s = options_.sequence, s0 = port.begin[1], ns = port.extent[1];
+    MT_CHECK(port.begin[0] >= b0 && port.begin[0] + port.extent[0] <= b0 + nb,
+             "input '", port.name, "' is laid out unlike the tokens");
+    staging_.resize(port.extent[0] * ns * 4);
+    for (int64_t b = 0; b < port.extent[0]; ++b) {
+      std::memcpy(staging_.data() + b * ns * 4,
+                  static_cast<const std::byte*>(source) + ((port.begin[0] - b0 + b) * s + s0) * 4,
+                  ns * 4);
+    }
+    executor_->write(port, staging_.data(), staging_.size());
+  }
+}
+
+std::vector<float> Session::output(const std::string& name) const {
+  const Port& port = executor_->output(name);
+  const int64_t n = numel(port.global.shape);
+  std::vector<std::byte> raw(n * size_of(port.global.dtype));
+  executor_->read(port, raw.data(), raw.size());
+  const Tensor t{raw.data(), port.global.dtype, port.global.shape};
+  std::vector<float> out(n);
+  for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(get_element(t, i));
+  return out;
+}
+
+StepResult Session::train_step(int64_t first, int64_t global_batch,
+                               const std::vector<int64_t>& valid, const StepSettings& settings,
+                               const FillBatch& fill,
+                               const std::function<void(int64_t)>& after_micro_batch) {
+  MT_CHECK(global_batch % options_.batch == 0, "global batch ", global_batch);
+  const int64_t depths = config_.model.num_nextn_predict_layers;
+  auto inverse = [](double n) { return n > 0 ? 1 / n : 0.0; };
+  for (int64_t k = 0; k <= depths; ++k) {
+    const double weight = k == 0 ? 1.0 : settings.mtp_lambda / static_cast<double>(depths);
+    feed_scalar(cat("scale.", k), {static_cast<float>(weight * inverse(valid.at(k)))});
+  }
+  feed_scalar("scale.balance", {static_cast<float>(inverse(global_batch))});
+  for (int64_t m = 0; m < global_batch / options_.batch; ++m) {
+    feed(first + m * options_.batch, fill);
+    executor_->run("step");
+    if (after_micro_batch) after_micro_batch(m);
+  }
+  const double t = static_cast<double>(settings.update);
+  feed_scalar("hyper", {static_cast<float>(settings.learning_rate),
+                        static_cast<float>(1 - std::pow(options_.update.beta1, t)),
+                        static_cast<float>(1 - std::pow(options_.update.beta2, t)), 0.0f});
+  feed_scalar("bias_speed", {static_cast<float>(settings.bias_speed)});
+  executor_->run("update");
+
+  StepResult result;
+  for (int64_t k = 0; k <= depths; ++k) {
+    result.loss_per_depth.push_back(executor_->scalar(cat("loss_sum.", k)) * inverse(valid[k]));
+  }
+  result.main_loss = result.loss_per_depth[0];
+  for (int64_t k = 1; k <= depths; ++k) {
+    result.mtp_loss += result.loss_per_depth[k] / static_cast<double>(depths);
+  }
+  if (executor_->has_output("balance")) result.balance_loss = executor_->scalar("balance");
+  result.loss = result.main_loss + settings.mtp_lambda * result.mtp_loss + result.balance_loss;
+  result.grad_norm = executor_->scalar("grad_norm");
+  result.applied = executor_->scalar("clip_factor") >= 0;
+  for (int layer = 0; layer < config_.model.total_layers(); ++layer) {
+    if (!executor_->has_output(layer_output(layer))) continue;
+    const Port& port = executor_->output(layer_output(layer));
+    std::vector<int64_t> load(numel(port.global.shape));
+    executor_->read(port, load.data(), load.size() * sizeof(int64_t));
+    result.loads[layer] = std::move(load);
+  }
+  return result;
+}
+
+std::vector<double> Session::evaluate(int64_t first, int64_t count, const FillBatch& fill) {
+  const int64_t depths = config_.model.num_nextn_predict_layers;
+  std::vector<double> sums(depths + 1, 0);
+  for (int64_t k = 0; k <= depths; ++k) feed_scalar(cat("scale.", k), {1.0f});
+  for (int64_t m = 0; m < count / options_.batch; ++m) {
+    feed(first + m * options_.batch, fill);
+    executor_->run("step");
+    for (int64_t k = 0; k <= depths; ++k) sums[k] += executor_->scalar(cat("loss_sum.", k));
+  }
+  return sums;
+}
+
+}  // namespace moetrain
