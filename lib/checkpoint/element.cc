@@ -35,7 +35,8 @@ bool is_float(FileType type) { return type <= FileType::kF8E5M2; }
 template <class T>
 T load(const void* in, int64_t i) {
   T value;
-  std::memcpy(&value, static_cast<const char*>(in) + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
+  std::memcpy(&value, static_cast<const char*>(in) + i * static_cast<int64_t>(sizeof(T)),
+              sizeof(T));
   return value;
 }
 
@@ -65,13 +66,20 @@ std::array<float, 256> make_f8_table() {
 
 double load_float(FileType type, const void* in, int64_t i) {
   switch (type) {
-    case FileType::kF64: return load<double>(in, i);
-    case FileType::kF32: return load<float>(in, i);
-    case FileType::kF16: return f16_to_float(load<uint16_t>(in, i));
-    case FileType::kBF16: return bf16_to_float(load<uint16_t>(in, i));
-    case FileType::kF8E4M3: return f8_e4m3_to_float(load<uint8_t>(in, i));
-    case FileType::kF8E5M2: return f8_e5m2_to_float(load<uint8_t>(in, i));
-    default: break;
+    case FileType::kF64:
+      return load<double>(in, i);
+    case FileType::kF32:
+      return load<float>(in, i);
+    case FileType::kF16:
+      return f16_to_float(load<uint16_t>(in, i));
+    case FileType::kBF16:
+      return bf16_to_float(load<uint16_t>(in, i));
+    case FileType::kF8E4M3:
+      return f8_e4m3_to_float(load<uint8_t>(in, i));
+    case FileType::kF8E5M2:
+      return f8_e5m2_to_float(load<uint8_t>(in, i));
+    default:
+      break;
   }
   MT_CHECK(false, "not a float type: ", name_of(type));
 }
@@ -102,12 +110,18 @@ std::optional<FileType> file_type_named(std::string_view name) {
 
 FileType file_type_of(DType type) {
   switch (type) {
-    case DType::kF32: return FileType::kF32;
-    case DType::kBF16: return FileType::kBF16;
-    case DType::kF64: return FileType::kF64;
-    case DType::kI32: return FileType::kI32;
-    case DType::kI64: return FileType::kI64;
-    case DType::kU8: return FileType::kU8;
+    case DType::kF32:
+      return FileType::kF32;
+    case DType::kBF16:
+      return FileType::kBF16;
+    case DType::kF64:
+      return FileType::kF64;
+    case DType::kI32:
+      return FileType::kI32;
+    case DType::kI64:
+      return FileType::kI64;
+    case DType::kU8:
+      return FileType::kU8;
   }
   MT_CHECK(false, "unknown dtype ", static_cast<int>(type));
 }
@@ -136,6 +150,15 @@ void convert_elements(FileType from, const void* in, DType to, void* out, int64_
   if (n == 0) return;
   if (from == file_type_of(to)) {
     std::memcpy(out, in, static_cast<size_t>(n) * size_of(to));
+    return;
+  }
+  // The two conversions that export, import and resuming in another precision are made of.
+  if (from == FileType::kBF16 && to == DType::kF32) {
+    for (int64_t i = 0; i < n; ++i) store<float>(out, i, bf16_to_float(load<uint16_t>(in, i)));
+    return;
+  }
+  if (from == FileType::kF32 && to == DType::kBF16) {
+    for (int64_t i = 0; i < n; ++i) store<uint16_t>(out, i, float_to_bf16(load<float>(in, i)));
     return;
   }
   for (int64_t i = 0; i < n; ++i) {

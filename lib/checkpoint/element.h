@@ -11,7 +11,21 @@ namespace moetrain {
 
 /// Element type in a safetensors file.
 enum class FileType : uint8_t {
-  kF64, kF32, kF16, kBF16, kF8E4M3, kF8E5M2, kI64, kI32, kI16, kI8, kU64, kU32, kU16, kU8, kBool
+  kF64,
+  kF32,
+  kF16,
+  kBF16,
+  kF8E4M3,
+  kF8E5M2,
+  kI64,
+  kI32,
+  kI16,
+  kI8,
+  kU64,
+  kU32,
+  kU16,
+  kU8,
+  kBool
 };
 
 /// "F32", "BF16", "F8_E4M3", ...
@@ -41,7 +55,8 @@ float f8_e4m3_to_float(uint8_t bits);
 float f8_e5m2_to_float(uint8_t bits);
 
 /// Weights as DeepSeek publishes them: e4m3 elements of `[rows, cols]`, one fp32 factor per
-/// `block` x `block` tile in `scale_inv` `[ceil(rows/block), ceil(cols/block)]`; element = code * factor.
+/// `block` x `block` tile in `scale_inv` `[ceil(rows/block), ceil(cols/block)]`; element = code *
+/// factor.
 void dequantize_f8_blocks(const uint8_t* codes, const float* scale_inv, int64_t rows, int64_t cols,
                           int64_t block, float* out);
 

@@ -26,7 +26,8 @@ void throw_faults(const std::string& where, std::vector<std::string> faults) {
     list.push_back({where, std::move(faults[i])});
   }
   if (faults.size() > kMaxNamed) {
-    list.push_back({where, cat("and ", faults.size() - kMaxNamed, " more (", faults.size(), " in all)")});
+    list.push_back(
+        {where, cat("and ", faults.size() - kMaxNamed, " more (", faults.size(), " in all)")});
   }
   throw UserError(std::move(list));
 }
@@ -110,8 +111,8 @@ HfFolder::HfFolder(const std::string& folder) : folder_(folder) {
     listed.insert(tensor);
     const auto place = places_.find(tensor);
     if (place == places_.end() || place->second.file != number.at(file)) {
-      faults.push_back(cat("the index puts tensor \"", tensor, "\" into ", file,
-                           ", which does not hold it"));
+      faults.push_back(
+          cat("the index puts tensor \"", tensor, "\" into ", file, ", which does not hold it"));
     }
   }
   for (const auto& file : files_) {
@@ -150,7 +151,8 @@ std::string HfFolder::fault_of(const PublishedTensor& row) const {
   const FileTensor* scale = find(scale_name);
   if (scale == nullptr || scale->type != FileType::kF32 || scale->shape != wanted) {
     return cat("tensor \"", row.published, "\" is F8_E4M3 and needs \"", scale_name, "\", F32 ",
-               to_string(wanted), scale ? ", which has another type or shape" : ", which is missing");
+               to_string(wanted),
+               scale ? ", which has another type or shape" : ", which is missing");
   }
   return "";
 }
@@ -167,9 +169,8 @@ void HfFolder::check(const std::vector<PublishedTensor>& table,
   }
   for (const auto& file : files_) {
     for (const FileTensor& tensor : file->tensors()) {
-      const bool ignored = std::any_of(may_ignore.begin(), may_ignore.end(), [&](const auto& p) {
-        return glob_match(p, tensor.name);
-      });
+      const bool ignored = std::any_of(may_ignore.begin(), may_ignore.end(),
+                                       [&](const auto& p) { return glob_match(p, tensor.name); });
       if (known.contains(tensor.name) || ignored) continue;
       faults.push_back(cat("extra tensor \"", tensor.name, "\" ", to_string(tensor.shape),
                            ends_with_scale(tensor.name) ? " belongs to no F8_E4M3 tensor"
@@ -195,7 +196,8 @@ void HfFolder::read_f8(const Place& place, DType as, void* out) const {
     dequantize_f8_blocks(codes + r * cols, scale.data() + r / block_ * scale_cols, n, cols, block_,
                          band.data());
     convert_elements(FileType::kF32, band.data(), as,
-                     static_cast<char*>(out) + r * cols * static_cast<int64_t>(size_of(as)), n * cols);
+                     static_cast<char*>(out) + r * cols * static_cast<int64_t>(size_of(as)),
+                     n * cols);
   }
 }
 
@@ -230,11 +232,13 @@ void HfStates::read(const std::string& state, const Box& want, DType as, void* o
     folder_.read(*row, as, buffer.data());
     for_each_run(*part, row->slice, want, [&](int64_t from, int64_t to, int64_t count) {
       std::memcpy(static_cast<char*>(out) + static_cast<size_t>(to) * size,
-                  buffer.data() + static_cast<size_t>(from) * size, static_cast<size_t>(count) * size);
+                  buffer.data() + static_cast<size_t>(from) * size,
+                  static_cast<size_t>(count) * size);
     });
     covered += volume(*part);
   }
-  MT_CHECK(covered == volume(want), state, " ", to_string(want), ": the name table covers ", covered);
+  MT_CHECK(covered == volume(want), state, " ", to_string(want), ": the name table covers ",
+           covered);
 }
 
 void import_hf(const HfFolder& folder, const std::vector<PublishedTensor>& table,

@@ -15,7 +15,8 @@
 namespace moetrain {
 
 /// One row of the name table: a published tensor and the slice of a state that it is. The slice has
-/// as many elements as `shape`, in the same row-major order (expert 3 of `[E, out, in]` is `[out, in]`).
+/// as many elements as `shape`, in the same row-major order (expert 3 of `[E, out, in]` is `[out,
+/// in]`).
 struct PublishedTensor {
   std::string published;
   std::string state;
@@ -51,9 +52,9 @@ class HfFolder {
   /// The tensor and its file, or nullptr.
   const FileTensor* find(const std::string& name) const;
 
-  /// Every row is there with its shape and a type that import understands (BF16, F32, or F8_E4M3 with
-  /// its block factors), and nothing else except names that match one of `may_ignore` (with `*`).
-  /// UserError listing at most 10 faults and their number.
+  /// Every row is there with its shape and a type that import understands (BF16, F32, or F8_E4M3
+  /// with its block factors), and nothing else except names that match one of `may_ignore` (with
+  /// `*`). UserError listing at most 10 faults and their number.
   void check(const std::vector<PublishedTensor>& table,
              const std::vector<std::string>& may_ignore = {}) const;
 

@@ -43,24 +43,25 @@ void check_rows(const CheckpointReader& checkpoint, const std::vector<PublishedT
              " against shape ", to_string(row.shape));
     const StoredState* state = checkpoint.find(row.state);
     if (state == nullptr) {
-      faults.push_back({checkpoint.folder(), cat("missing tensor \"", row.state, "\" (published as \"",
-                                                 row.published, "\")")});
+      faults.push_back({checkpoint.folder(), cat("missing tensor \"", row.state,
+                                                 "\" (published as \"", row.published, "\")")});
     } else if (!inside(row.slice, state->global)) {
-      faults.push_back({checkpoint.folder(),
-                        cat("tensor \"", row.state, "\" has shape ", to_string(state->global),
-                            ", which does not hold ", to_string(row.slice), " for \"", row.published,
-                            "\"")});
+      faults.push_back(
+          {checkpoint.folder(),
+           cat("tensor \"", row.state, "\" has shape ", to_string(state->global),
+               ", which does not hold ", to_string(row.slice), " for \"", row.published, "\"")});
     } else if (!can_convert(file_type_of(state->dtype), row.dtype)) {
-      faults.push_back({checkpoint.folder(), cat("tensor \"", row.state, "\" is ",
-                                                 name_of(state->dtype), ", not exportable as ",
-                                                 name_of(row.dtype))});
+      faults.push_back(
+          {checkpoint.folder(), cat("tensor \"", row.state, "\" is ", name_of(state->dtype),
+                                    ", not exportable as ", name_of(row.dtype))});
     }
   }
   constexpr size_t kMaxNamed = 10;
   if (faults.size() > kMaxNamed) {
     const size_t all = faults.size();
     faults.resize(kMaxNamed);
-    faults.push_back({checkpoint.folder(), cat("and ", all - kMaxNamed, " more (", all, " in all)")});
+    faults.push_back(
+        {checkpoint.folder(), cat("and ", all - kMaxNamed, " more (", all, " in all)")});
   }
   if (!faults.empty()) throw UserError(std::move(faults));
 }
@@ -117,7 +118,8 @@ void export_hf(const CheckpointReader& checkpoint, const std::vector<PublishedTe
       });
       for (const PublishedTensor* row : files[i]) weight_map[row->published] = name;
     }
-    std::string index = cat("{\n  \"metadata\": {\"total_size\": ", total, "},\n  \"weight_map\": {");
+    std::string index =
+        cat("{\n  \"metadata\": {\"total_size\": ", total, "},\n  \"weight_map\": {");
     const char* separator = "\n    ";
     for (const auto& [published, file] : weight_map) {
       index += separator + json_quote(published) + ": " + json_quote(file);

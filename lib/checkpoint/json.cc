@@ -36,7 +36,8 @@ class Builder {
     return put(std::move(j));
   }
   bool number_unsigned(uint64_t value) {
-    if (value <= static_cast<uint64_t>(INT64_MAX)) return number_integer(static_cast<int64_t>(value));
+    if (value <= static_cast<uint64_t>(INT64_MAX))
+      return number_integer(static_cast<int64_t>(value));
     return number_float(static_cast<double>(value), {});
   }
   bool number_float(double value, const std::string&) {
@@ -108,8 +109,11 @@ class Builder {
 size_t utf8_length(std::string_view s) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(s[i]); };
   const unsigned char c = byte(0);
-  const size_t n = c < 0x80 ? 1 : c >= 0xc2 && c < 0xe0 ? 2 : (c & 0xf0) == 0xe0 ? 3
-                   : c >= 0xf0 && c < 0xf5 ? 4 : 0;
+  const size_t n = c < 0x80                ? 1
+                   : c >= 0xc2 && c < 0xe0 ? 2
+                   : (c & 0xf0) == 0xe0    ? 3
+                   : c >= 0xf0 && c < 0xf5 ? 4
+                                           : 0;
   if (n == 0 || n > s.size()) return 0;
   for (size_t i = 1; i < n; ++i) {
     if ((byte(i) & 0xc0) != 0x80) return 0;
@@ -134,8 +138,8 @@ Json parse_json(std::string_view text, const std::string& what) {
   Json root;
   Builder builder(&root);
   if (!nlohmann::json::sax_parse(text.begin(), text.end(), &builder)) {
-    throw UserError(cat(what, ": not valid JSON: ",
-                        builder.error().empty() ? "unreadable" : builder.error()));
+    throw UserError(
+        cat(what, ": not valid JSON: ", builder.error().empty() ? "unreadable" : builder.error()));
   }
   return root;
 }

@@ -25,7 +25,8 @@ struct Json {
 };
 
 /// Parses exactly one JSON text. Duplicate member names, nesting deeper than 64, bytes that are not
-/// UTF-8 and anything after the value (but white space) are refused: UserError starting with `what`.
+/// UTF-8 and anything after the value (but white space) are refused: UserError starting with
+/// `what`.
 Json parse_json(std::string_view text, const std::string& what);
 
 /// `text` as a JSON string literal with quotes; bytes that are not UTF-8 become U+FFFD.

@@ -87,8 +87,8 @@ StoredBox parse_stored_box(const Json& json, const Reader& in, size_t files) {
 
 StoredState parse_state(const Json& json, const std::string& path, size_t files, bool whole) {
   const Json* name = json.find("name");
-  const std::string where =
-      cat(path, ": state ", name && name->is(Json::Kind::kString) ? cat("\"", name->string, "\"") : "");
+  const std::string where = cat(
+      path, ": state ", name && name->is(Json::Kind::kString) ? cat("\"", name->string, "\"") : "");
   const Reader in(json, where, {"name", "dtype", "shape", "boxes"});
   StoredState state;
   state.name = in.text("name");
@@ -131,12 +131,13 @@ std::string render_manifest(const Manifest& manifest) {
   body += "\n],\n\"states\": [";
   separator = "\n  ";
   for (const StoredState& state : manifest.states) {
-    body += cat(separator, "{\"name\": ", json_quote(state.name), ", \"dtype\": \"",
-                name_of(state.dtype), "\", \"shape\": [", join(state.global, ", "),
-                "], \"boxes\": [");
+    body +=
+        cat(separator, "{\"name\": ", json_quote(state.name), ", \"dtype\": \"",
+            name_of(state.dtype), "\", \"shape\": [", join(state.global, ", "), "], \"boxes\": [");
     for (size_t i = 0; i < state.boxes.size(); ++i) {
       const StoredBox& box = state.boxes[i];
-      body += cat(i ? ", \"" : "\"", box.file, " ", to_string(box.box), " ", crc_text(box.crc), "\"");
+      body +=
+          cat(i ? ", \"" : "\"", box.file, " ", to_string(box.box), " ", crc_text(box.crc), "\"");
     }
     body += "]}";
     separator = ",\n  ";

@@ -34,7 +34,8 @@ void throw_complaints(const std::string& where, std::vector<std::string> complai
 CheckpointReader::CheckpointReader(const std::string& folder, bool check_data)
     : folder_(folder), check_data_(check_data) {
   std::error_code ignored;
-  if (!fs::is_directory(folder, ignored)) throw UserError(cat(folder, ": no such checkpoint folder"));
+  if (!fs::is_directory(folder, ignored))
+    throw UserError(cat(folder, ": no such checkpoint folder"));
   const std::string path = folder + "/manifest.json";
   if (!fs::exists(path, ignored)) {
     throw UserError(cat(folder, ": no complete checkpoint here (manifest.json is missing)"));
@@ -45,10 +46,11 @@ CheckpointReader::CheckpointReader(const std::string& folder, bool check_data)
     const std::string name = folder + "/" + file.name;
     const uint64_t bytes = fs::file_size(name, ignored);
     if (ignored) {
-      complaints.push_back(cat("file ", file.name, " is missing or unreadable: ", ignored.message()));
+      complaints.push_back(
+          cat("file ", file.name, " is missing or unreadable: ", ignored.message()));
     } else if (bytes != file.bytes) {
-      complaints.push_back(cat("file ", file.name, " has ", bytes, " bytes, the manifest says ",
-                               file.bytes));
+      complaints.push_back(
+          cat("file ", file.name, " has ", bytes, " bytes, the manifest says ", file.bytes));
     }
   }
   throw_complaints(folder, std::move(complaints));
@@ -218,13 +220,14 @@ void CheckpointReader::verify(size_t part, size_t parts) const {
 std::string CheckpointReader::describe() const {
   uint64_t bytes = 0;
   for (const StoredFile& f : manifest_.files) bytes += f.bytes;
-  std::string text = cat(folder_, "\n  step ", manifest_.step, ", ", manifest_.states.size(),
-                         " tensors in ", manifest_.files.size(), " files, ",
-                         human_bytes(static_cast<double>(bytes)), "\n");
+  std::string text =
+      cat(folder_, "\n  step ", manifest_.step, ", ", manifest_.states.size(), " tensors in ",
+          manifest_.files.size(), " files, ", human_bytes(static_cast<double>(bytes)), "\n");
   for (const auto& [key, value] : manifest_.metadata) {
     const size_t line = value.find('\n');
-    text += cat("  ", key, ": ",
-                line == std::string::npos ? value : cat("(", value.size(), " bytes of text)"), "\n");
+    text +=
+        cat("  ", key, ": ",
+            line == std::string::npos ? value : cat("(", value.size(), " bytes of text)"), "\n");
   }
   for (const StoredFile& f : manifest_.files) {
     text += cat("  file ", f.name, "  ", human_bytes(static_cast<double>(f.bytes)), "\n");

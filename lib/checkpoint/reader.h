@@ -1,4 +1,5 @@
-// Reading checkpoints: any box of any state, whatever layout wrote it; strict about names and shapes.
+// Reading checkpoints: any box of any state, whatever layout wrote it; strict about names and
+// shapes.
 #pragma once
 
 #include <cstdint>

@@ -97,8 +97,9 @@ std::optional<FileTensor> read_entry(const std::string& name, const Json& entry,
   const auto bytes = bytes_of(tensor.shape, tensor.type);
   if (!bytes) return refuse("shape ", to_string(tensor.shape), " overflows 64 bits");
   if (*bytes != tensor.end - tensor.begin) {
-    return refuse("shape ", to_string(tensor.shape), " of ", name_of(tensor.type), " needs ", *bytes,
-                  " bytes but data_offsets ", to_string(pair), " hold ", tensor.end - tensor.begin);
+    return refuse("shape ", to_string(tensor.shape), " of ", name_of(tensor.type), " needs ",
+                  *bytes, " bytes but data_offsets ", to_string(pair), " hold ",
+                  tensor.end - tensor.begin);
   }
   return tensor;
 }
@@ -112,8 +113,8 @@ SafetensorsHeader parse_safetensors(std::string_view file, const std::string& pa
   }
   std::memcpy(&size, file.data(), 8);
   if (size > kMaxHeader || size > file.size() - 8) {
-    throw UserError(cat(path, ": damaged safetensors header: it claims ", size, " bytes, the file has ",
-                        file.size(), " (limit ", kMaxHeader, ")"));
+    throw UserError(cat(path, ": damaged safetensors header: it claims ", size,
+                        " bytes, the file has ", file.size(), " (limit ", kMaxHeader, ")"));
   }
   const std::string_view text = file.substr(8, size);
   if (text.empty() || text.front() != '{') {
@@ -244,7 +245,8 @@ uint32_t SafetensorsWriter::append(const void* data, uint64_t bytes) {
 }
 
 void SafetensorsWriter::finish() {
-  MT_CHECK(next_ == bytes_.size(), out_.path(), ": ", next_, " of ", bytes_.size(), " tensors written");
+  MT_CHECK(next_ == bytes_.size(), out_.path(), ": ", next_, " of ", bytes_.size(),
+           " tensors written");
   out_.finish();
 }
 

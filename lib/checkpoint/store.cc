@@ -49,7 +49,8 @@ int64_t step_of(const std::string& name) {
 void make_folder(const std::string& path) {
   std::error_code error;
   fs::create_directories(path, error);
-  if (error) throw UserError(cat(path, ": cannot make the folder: ", error.message()), kExitFailure);
+  if (error)
+    throw UserError(cat(path, ": cannot make the folder: ", error.message()), kExitFailure);
 }
 
 void remove_tree(const std::string& path) {
@@ -63,8 +64,8 @@ void remove_leftovers(const std::string& root) {
   std::vector<std::string> leftovers;
   for (const auto& entry : fs::directory_iterator(root)) {
     const std::string name = entry.path().filename().string();
-    const bool step_draft = name.ends_with(kDraft) &&
-                            step_of(name.substr(0, name.size() - kDraft.size())) >= 0;
+    const bool step_draft =
+        name.ends_with(kDraft) && step_of(name.substr(0, name.size() - kDraft.size())) >= 0;
     if (step_draft || name == "latest.tmp" || name == "writable.tmp") {
       leftovers.push_back(entry.path().string());
     }
@@ -176,9 +177,9 @@ void complete(const std::string& folder, int64_t step, int ranks,
     std::error_code error;
     const uint64_t bytes = fs::file_size(folder + "/" + file.name, error);
     if (error || bytes != file.bytes) {
-      throw UserError(cat(folder, "/", file.name, ": not as its rank wrote it (", file.bytes,
-                          " bytes)"),
-                      kExitFailure);
+      throw UserError(
+          cat(folder, "/", file.name, ": not as its rank wrote it (", file.bytes, " bytes)"),
+          kExitFailure);
     }
   }
   FileWriter out(folder + "/manifest.json");
@@ -350,7 +351,8 @@ std::string find_checkpoint(const std::string& root, Trust trust,
     std::string name = read_file(pointer);
     while (!name.empty() && (name.back() == '\n' || name.back() == ' ')) name.pop_back();
     if (step_of(name) < 0) {
-      warnings->push_back(cat(pointer, ": does not name a checkpoint; looking for the newest complete one"));
+      warnings->push_back(
+          cat(pointer, ": does not name a checkpoint; looking for the newest complete one"));
     } else {
       last_fault = fault_of(root + "/" + name, trust);
       if (last_fault.empty()) return root + "/" + name;

@@ -27,7 +27,7 @@ struct ShardOut {
   DType dtype = DType::kF32;
   Shape global;
   Box box;
-  const void* data = nullptr;             ///< the box, row-major; or, if null,
+  const void* data = nullptr;              ///< the box, row-major; or, if null,
   std::function<void(void* out)> produce;  ///< called once, when its turn comes, to fill `out`
 };
 

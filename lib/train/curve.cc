@@ -72,9 +72,12 @@ std::string number(double value) {
 std::string escape(const std::string& text) {
   std::string out;
   for (const char c : text) {
-    if (c == '<') out += "&lt;";
-    else if (c == '&') out += "&amp;";
-    else out += c;
+    if (c == '<')
+      out += "&lt;";
+    else if (c == '&')
+      out += "&amp;";
+    else
+      out += c;
   }
   return out;
 }
@@ -157,12 +160,13 @@ std::string loss_curve_svg(const std::vector<LossPoint>& points, const std::stri
   axes.y.low -= margin;
   axes.y.high += margin;
 
-  std::string svg = cat("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", kWidth, " ", kHeight,
-                        "\" font-family=\"sans-serif\" font-size=\"12\">\n<style>.grid{stroke:#ddd}"
-                        ".loss{fill:none;stroke:#1763b6;stroke-width:1.6}.band{fill:none;stroke:#a9c8ea;"
-                        "stroke-width:1.4}.validation{fill:#d2491f}text{fill:#333}</style>\n"
-                        "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"", kLeft,
-                        "\" y=\"22\" font-size=\"15\">", escape(title));
+  std::string svg =
+      cat("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", kWidth, " ", kHeight,
+          "\" font-family=\"sans-serif\" font-size=\"12\">\n<style>.grid{stroke:#ddd}"
+          ".loss{fill:none;stroke:#1763b6;stroke-width:1.6}.band{fill:none;stroke:#a9c8ea;"
+          "stroke-width:1.4}.validation{fill:#d2491f}text{fill:#333}</style>\n"
+          "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"",
+          kLeft, "\" y=\"22\" font-size=\"15\">", escape(title));
   if (std::isfinite(last)) svg += cat(": loss ", number(last));
   svg += "</text>\n" + draw_frame(axes) + draw_losses(axes, spans);
   for (const LossPoint& p : points) {

@@ -9,7 +9,8 @@
 namespace moetrain {
 
 /// An SVG of training loss (line) and validation loss (dots) over steps. Long runs are drawn as the
-/// mean and the range of equal spans of steps. Non-finite losses leave gaps. No points: an empty frame.
+/// mean and the range of equal spans of steps. Non-finite losses leave gaps. No points: an empty
+/// frame.
 std::string loss_curve_svg(const std::vector<LossPoint>& points, const std::string& title);
 
 /// Draws the curve of `metrics_path` into `svg_path` (replaced atomically).

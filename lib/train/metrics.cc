@@ -161,7 +161,8 @@ MetricsLog::MetricsLog(const std::string& path, int64_t resume_step) : last_step
       kept.append(line);
       kept += '\n';
     });
-    if (unreadable > 0) log_warning(cat(path, ": dropping ", unreadable, " torn or foreign line(s)"));
+    if (unreadable > 0)
+      log_warning(cat(path, ": dropping ", unreadable, " torn or foreign line(s)"));
     if (kept != text) write_file_atomically(path, kept);
   }
   out_ = std::make_unique<FileWriter>(path, FileWriter::Mode::kAppend);

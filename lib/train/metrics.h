@@ -53,9 +53,9 @@ std::vector<std::pair<std::string, double>> scalars_of(const StepMetrics& metric
 /// The file, open for appending. Rank 0 only.
 class MetricsLog {
  public:
-  /// Continues after step `resume_step` (0: a new run): lines of later steps belong to a life of the
-  /// run that was lost and are dropped, as is a torn last line; the rest stays byte for byte. The
-  /// file is replaced atomically, and only if something has to go.
+  /// Continues after step `resume_step` (0: a new run): lines of later steps belong to a life of
+  /// the run that was lost and are dropped, as is a torn last line; the rest stays byte for byte.
+  /// The file is replaced atomically, and only if something has to go.
   MetricsLog(const std::string& path, int64_t resume_step);
   /// Appends one line in one write: a killed process loses at most the line being written. `step`
   /// must be above the last one.

@@ -42,7 +42,8 @@ bool output_is_terminal() {
   std::error_code error;
   const std::string launcher_output =
       std::filesystem::read_symlink(cat("/proc/", ::getppid(), "/fd/1"), error).string();
-  return !error && (launcher_output.starts_with("/dev/pts/") || launcher_output.starts_with("/dev/tty"));
+  return !error &&
+         (launcher_output.starts_with("/dev/pts/") || launcher_output.starts_with("/dev/tty"));
 }
 
 std::string human_duration(double seconds) {
@@ -67,7 +68,8 @@ std::string ProgressLine::text(const StepMetrics& m) const {
   if (m.validation_loss) line += print(" | validation %.4f", *m.validation_loss);
   line += print(" | lr %.3g | norm %.3g", m.learning_rate, m.grad_norm);
   if (!m.max_violation.empty()) {
-    line += print(" | violation %.2f", *std::max_element(m.max_violation.begin(), m.max_violation.end()));
+    line += print(" | violation %.2f",
+                  *std::max_element(m.max_violation.begin(), m.max_violation.end()));
   }
   if (m.skipped_steps > 0) line += cat(" | skipped ", m.skipped_steps);
   line += " | " + human_count(m.tokens_per_second) + " tok/s";
@@ -81,9 +83,11 @@ std::string ProgressLine::text(const StepMetrics& m) const {
 
 void ProgressLine::update(const StepMetrics& m) {
   ++updates_;
-  const double weight = std::max(0.1, 1.0 / static_cast<double>(std::max<int64_t>(updates_ - 1, 1)));
-  seconds_per_step_ = updates_ <= 2 ? m.step_time_s
-                                    : seconds_per_step_ + weight * (m.step_time_s - seconds_per_step_);
+  const double weight =
+      std::max(0.1, 1.0 / static_cast<double>(std::max<int64_t>(updates_ - 1, 1)));
+  seconds_per_step_ = updates_ <= 2
+                          ? m.step_time_s
+                          : seconds_per_step_ + weight * (m.step_time_s - seconds_per_step_);
   if (terminal_) {
     std::fprintf(out_, "\r\033[K%s", text(m).c_str());
     open_ = true;

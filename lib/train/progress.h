@@ -1,4 +1,5 @@
-// What a person sees while training runs: one updating line on a terminal, plain lines in a batch log.
+// What a person sees while training runs: one updating line on a terminal, plain lines in a batch
+// log.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +20,8 @@ std::string human_duration(double seconds);
 /// Rank 0 only. Not thread-safe.
 class ProgressLine {
  public:
-  /// Plain mode prints one line per `interval` steps (and at the first and last step, and whenever a
-  /// validation loss was taken); terminal mode rewrites one line every step.
+  /// Plain mode prints one line per `interval` steps (and at the first and last step, and whenever
+  /// a validation loss was taken); terminal mode rewrites one line every step.
   ProgressLine(int64_t total_steps, int64_t interval, bool terminal, std::FILE* out = stdout);
   ~ProgressLine();
   ProgressLine(const ProgressLine&) = delete;

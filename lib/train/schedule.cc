@@ -29,9 +29,10 @@ std::vector<BatchStage> linear_ramp(int64_t from, int64_t to, int64_t until_toke
   const int64_t spans = ceil_div(to - from, multiple);
   std::vector<BatchStage> stages;
   for (int64_t i = 0; i < spans; ++i) {
-    const double end = static_cast<double>(until_tokens) * static_cast<double>(i + 1) /
-                       static_cast<double>(spans);
-    stages.push_back({i + 1 == spans ? until_tokens : static_cast<int64_t>(end), from + i * multiple});
+    const double end =
+        static_cast<double>(until_tokens) * static_cast<double>(i + 1) / static_cast<double>(spans);
+    stages.push_back(
+        {i + 1 == spans ? until_tokens : static_cast<int64_t>(end), from + i * multiple});
   }
   return stages;
 }
@@ -41,7 +42,8 @@ BatchSchedule::BatchSchedule(const BatchPlan& plan) : sequence_length_(plan.sequ
     if (!good) throw UserError(message);
   };
   need(plan.batch > 0, cat("the global batch size must be positive, not ", plan.batch));
-  need(plan.sequence_length > 0, cat("the sequence length must be positive, not ", plan.sequence_length));
+  need(plan.sequence_length > 0,
+       cat("the sequence length must be positive, not ", plan.sequence_length));
   int64_t step = 0, sample = 0, last_end = 0;
   for (const BatchStage& stage : plan.ramp) {
     need(stage.batch > 0, cat("a batch ramp stage has the size ", stage.batch));
@@ -128,14 +130,16 @@ LearningRate::LearningRate(const RatePlan& plan, const BatchSchedule& batches)
     need(is_rate(stage.to), cat("stage ", i + 1, " goes to ", stage.to));
     need(stage.unit == Unit::kForever || stage.length > 0,
          cat("stage ", i + 1, " has the length ", stage.length));
-    need(stage.unit != Unit::kForever || (i + 1 == plan.stages.size() && stage.curve == Curve::kConstant),
+    need(stage.unit != Unit::kForever ||
+             (i + 1 == plan.stages.size() && stage.curve == Curve::kConstant),
          cat("stage ", i + 1, " has no end: only a last, constant stage may lack one"));
   }
   if (!faults.empty()) throw UserError(std::move(faults));
 
   if (plan.stages[0].curve == Curve::kConstant) warmup_to_ = plan.stages[0].to;
   double from = warmup_to_;
-  // The first curve starts where the warm-up ends, and without one at step 1: that step has the peak.
+  // The first curve starts where the warm-up ends, and without one at step 1: that step has the
+  // peak.
   const int64_t anchor = std::max<int64_t>(plan.warmup_steps, 1);
   int64_t begin_step = 0, begin_tokens = 0;
   for (const RatePlanStage& stage : plan.stages) {
@@ -178,8 +182,10 @@ double LearningRate::at(int64_t step) const {
     if (step > stage.end_step) continue;
     const double x = position(stage, step), to = stage.plan.to;
     switch (stage.plan.curve) {
-      case Curve::kConstant: return to;
-      case Curve::kLinear: return x < 1 ? stage.from + (to - stage.from) * x : to;
+      case Curve::kConstant:
+        return to;
+      case Curve::kLinear:
+        return x < 1 ? stage.from + (to - stage.from) * x : to;
       case Curve::kCosine:
         return to + (stage.from - to) * 0.5 * (1 + std::cos(std::numbers::pi * x));
     }

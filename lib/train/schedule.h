@@ -1,4 +1,5 @@
-// Learning rate, batch size and other knobs as pure functions of the step, the consumed samples and the plan.
+// Learning rate, batch size and other knobs as pure functions of the step, the consumed samples and
+// the plan.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,8 @@ struct BatchPlan {
 
 /// A ramp from `from` to (excluding) `to` sequences over the first `until_tokens` tokens, in equal
 /// spans whose batches are multiples of `multiple`. DeepSeek-V3: 3072 -> 15360 over 469B tokens.
-std::vector<BatchStage> linear_ramp(int64_t from, int64_t to, int64_t until_tokens, int64_t multiple);
+std::vector<BatchStage> linear_ramp(int64_t from, int64_t to, int64_t until_tokens,
+                                    int64_t multiple);
 
 /// How many sequences every step takes, and how steps, samples and tokens correspond.
 class BatchSchedule {
@@ -45,8 +47,8 @@ class BatchSchedule {
   int64_t sequence_length_;
 };
 
-/// One stage of a learning-rate plan: from where the stage before ended to `to`; a constant stage is
-/// at `to` throughout.
+/// One stage of a learning-rate plan: from where the stage before ended to `to`; a constant stage
+/// is at `to` throughout.
 struct RatePlanStage {
   enum class Curve { kConstant, kLinear, kCosine };
   enum class Unit { kSteps, kTokens, kForever };
@@ -56,10 +58,10 @@ struct RatePlanStage {
   Unit unit = Unit::kForever;
 };
 
-/// A learning-rate plan. Steps count from 1. Warm-up rises linearly: step s of W has s/W of the rate
-/// that the first stage starts with, so step 1 never has rate 0 and step W has all of it.
+/// A learning-rate plan. Steps count from 1. Warm-up rises linearly: step s of W has s/W of the
+/// rate that the first stage starts with, so step 1 never has rate 0 and step W has all of it.
 struct RatePlan {
-  double peak = 0;           ///< where the first stage starts (a constant one starts at its own rate)
+  double peak = 0;  ///< where the first stage starts (a constant one starts at its own rate)
   int64_t warmup_steps = 0;  ///< may be 0, and may exceed the stages
   std::vector<RatePlanStage> stages;
 };

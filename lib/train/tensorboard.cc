@@ -57,7 +57,8 @@ int64_t seconds_of(const std::string& name) {
   return seconds;
 }
 
-/// Takes events after `last_step`, and a torn tail, out of a file; removes one that held nothing else.
+/// Takes events after `last_step`, and a torn tail, out of a file; removes one that held nothing
+/// else.
 void cut_file(const std::string& path, int64_t last_step) {
   std::string kept;
   size_t whole = 0;

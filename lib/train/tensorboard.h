@@ -15,10 +15,10 @@ namespace moetrain {
 /// Writes one run's event file. Rank 0 only.
 class EventWriter {
  public:
-  /// Starts a new file in `folder` (made if need be). Steps after `resume_step` that an earlier life of
-  /// the run left there are cut out of its files, torn tails too, and the new file opens with a
-  /// SessionLog START event of step resume_step + 1, at which TensorBoard forgets whatever it may have
-  /// read of them already. resume_step 0: a new run, earlier files go.
+  /// Starts a new file in `folder` (made if need be). Steps after `resume_step` that an earlier
+  /// life of the run left there are cut out of its files, torn tails too, and the new file opens
+  /// with a SessionLog START event of step resume_step + 1, at which TensorBoard forgets whatever
+  /// it may have read of them already. resume_step 0: a new run, earlier files go.
   EventWriter(const std::string& folder, int64_t resume_step);
   /// One record with all scalars of a step, in one write. NaN and infinities stay what they are.
   void write(int64_t step, const std::vector<std::pair<std::string, double>>& scalars);

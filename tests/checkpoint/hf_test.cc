@@ -26,8 +26,18 @@ const std::string kBias = "model.layers.1.mlp.gate.e_score_correction_bias";
 std::vector<PublishedTensor> table() {
   return {
       {"model.embed_tokens.weight", "embed", {{0, 0}, {5, 4}}, {5, 4}, DType::kBF16, false},
-      {"model.layers.1.mlp.experts.0.up_proj.weight", "up", {{0, 0, 0}, {1, 3, 4}}, {3, 4}, DType::kBF16, false},
-      {"model.layers.1.mlp.experts.1.up_proj.weight", "up", {{1, 0, 0}, {1, 3, 4}}, {3, 4}, DType::kBF16, false},
+      {"model.layers.1.mlp.experts.0.up_proj.weight",
+       "up",
+       {{0, 0, 0}, {1, 3, 4}},
+       {3, 4},
+       DType::kBF16,
+       false},
+      {"model.layers.1.mlp.experts.1.up_proj.weight",
+       "up",
+       {{1, 0, 0}, {1, 3, 4}},
+       {3, 4},
+       DType::kBF16,
+       false},
       {kBias, "bias", {{0}, {2}}, {2}, DType::kF32, false},
       {"model.layers.2.embed_tokens.weight", "embed", {{0, 0}, {5, 4}}, {5, 4}, DType::kBF16, true},
   };
@@ -58,7 +68,8 @@ class Hf : public testing::Test {
     HfExportOptions options;
     options.max_file_bytes = max_file_bytes;
     export_hf(CheckpointReader(folder_ / "checkpoint"), table(),
-              {{"config.json", kConfig}, {"generation_config.json", "{}"}}, folder_ / "hf", options);
+              {{"config.json", kConfig}, {"generation_config.json", "{}"}}, folder_ / "hf",
+              options);
   }
   /// A folder with a single file of these tensors.
   std::string single(const std::string& name, const std::vector<NamedTensor>& tensors) {
@@ -78,14 +89,16 @@ TEST_F(Hf, IndexListsExactlyWhatTheFilesHold) {
   EXPECT_EQ(index.find("metadata")->find("total_size")->integer, 20 * 2 * 2 + 12 * 2 * 2 + 2 * 4);
   const Json& map = *index.find("weight_map");
   std::set<std::string> listed, held;
-  for (size_t i = 0; i < map.keys.size(); ++i) listed.insert(map.keys[i] + " " + map.items[i].string);
+  for (size_t i = 0; i < map.keys.size(); ++i)
+    listed.insert(map.keys[i] + " " + map.items[i].string);
   size_t files = 0;
   for (const auto& entry : fs::directory_iterator(folder_ / "hf")) {
     if (entry.path().extension() != ".safetensors") continue;
     ++files;
     const SafetensorsFile file(entry.path().string());
     EXPECT_EQ(file.metadata().at("format"), "pt");
-    for (const FileTensor& t : file.tensors()) held.insert(t.name + " " + entry.path().filename().string());
+    for (const FileTensor& t : file.tensors())
+      held.insert(t.name + " " + entry.path().filename().string());
   }
   EXPECT_EQ(files, 3u);
   EXPECT_EQ(listed, held);
@@ -130,12 +143,14 @@ TEST_F(Hf, RefusesWhatDoesNotFit) {
   rows.erase(rows.begin() + 3);
   EXPECT_REFUSED(in.check(rows), "extra tensor \"" + kBias + "\"");
   EXPECT_NO_THROW(in.check(rows, {"*correction_bias"}));
-  EXPECT_REFUSED(export_hf(CheckpointReader(folder_ / "checkpoint"), table(),
-                           {{"config.json", ""}}, folder_ / "hf"), "not an empty folder");
+  EXPECT_REFUSED(export_hf(CheckpointReader(folder_ / "checkpoint"), table(), {{"config.json", ""}},
+                           folder_ / "hf"),
+                 "not an empty folder");
   rows = table();
   rows[0].state = "embedding";
   EXPECT_REFUSED(export_hf(CheckpointReader(folder_ / "checkpoint"), rows, {{"config.json", ""}},
-                           folder_ / "other"), "missing tensor \"embedding\"");
+                           folder_ / "other"),
+                 "missing tensor \"embedding\"");
   EXPECT_FALSE(fs::exists(folder_ / "other"));
 }
 
@@ -173,8 +188,9 @@ TEST_F(Hf, SharedCopiesMayBeAbsentButMustNotDiffer) {
   tensors.push_back({"model.layers.2.embed_tokens.weight", {other.data(), DType::kF32, {5, 4}}});
   import_hf(HfFolder(single("same", tensors)), table(), kStates, folder_ / "b", {});
   other[7] += 1;
-  EXPECT_REFUSED(import_hf(HfFolder(single("differs", tensors)), table(), kStates, folder_ / "c", {}),
-                 "\"model.layers.2.embed_tokens.weight\" differs from");
+  EXPECT_REFUSED(
+      import_hf(HfFolder(single("differs", tensors)), table(), kStates, folder_ / "c", {}),
+      "\"model.layers.2.embed_tokens.weight\" differs from");
   EXPECT_FALSE(fs::exists(folder_ / "c"));
   EXPECT_FALSE(fs::exists(folder_ / "c.tmp"));
 }
@@ -198,7 +214,8 @@ TEST_F(Hf, DequantisesPublishedEightBitWeights) {
     out.finish();
   };
   write(FileType::kF8E4M3, {1, 2});
-  const std::vector<PublishedTensor> rows{{"w", "w", whole_box({3, cols}), {3, cols}, DType::kBF16, false}};
+  const std::vector<PublishedTensor> rows{
+      {"w", "w", whole_box({3, cols}), {3, cols}, DType::kBF16, false}};
   const HfFolder in(folder_ / "f8");
   in.check(rows);
   std::vector<float> out(3 * cols);

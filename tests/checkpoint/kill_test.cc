@@ -1,4 +1,5 @@
-// Saves that end badly for real: processes killed at random moments, writes that the system refuses.
+// Saves that end badly for real: processes killed at random moments, writes that the system
+// refuses.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -11,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "checkpoint/folder_lock.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/store.h"
 #include "temp_folder.h"
@@ -28,8 +30,12 @@ void save(const std::string& root, int64_t step) {
   begin_save(root, step, 1 << 17);
   for (int rank = 0; rank < 2; ++rank) {
     write_shards(root, step, rank,
-                 {{"w", DType::kF32, {kRows, kCols}, {{rank * kRows / 2, 0}, {kRows / 2, kCols}},
-                   half.data(), {}}});
+                 {{"w",
+                   DType::kF32,
+                   {kRows, kCols},
+                   {{rank * kRows / 2, 0}, {kRows / 2, kCols}},
+                   half.data(),
+                   {}}});
   }
   publish(root, step, 2, {}, {2, 0});
 }
@@ -107,6 +113,17 @@ TEST(Kill, RefusedWritesLeaveThePublishedCheckpoint) {
   EXPECT_EQ(WEXITSTATUS(status), 42);
   EXPECT_EQ(restart_step(folder.path()), 1);
   EXPECT_FALSE(fs::exists(folder / "step_00000002.tmp"));
+}
+
+TEST(FolderLock, SecondRunIsRefusedUntilTheFirstEnds) {
+  const TempFolder folder;
+  const std::string out = folder / "run";
+  {
+    const FolderLock first(out);
+    EXPECT_REFUSED(FolderLock second(out),
+                   cat("another run uses this output folder (process ", ::getpid(), " on "));
+  }
+  EXPECT_NO_THROW(FolderLock again(out));
 }
 
 }  // namespace

@@ -39,8 +39,8 @@ std::vector<float> fill(const Box& box, float shift) {
 }
 
 /// Splits the stacked state over a grid of ranks and saves it with a replicated scalar.
-void save(const std::string& root, int64_t step, std::array<int64_t, 3> grid, bool publish_it = true,
-          Retention retention = {}) {
+void save(const std::string& root, int64_t step, std::array<int64_t, 3> grid,
+          bool publish_it = true, Retention retention = {}) {
   const int ranks = static_cast<int>(grid[0] * grid[1] * grid[2]);
   begin_save(root, step, 1 << 16);
   const float shift = static_cast<float>(step);
@@ -96,7 +96,8 @@ TEST(Boxes, TextAndCoverage) {
   }
   EXPECT_EQ(coverage_fault({{{0, 0}, {2, 3}}, {{2, 0}, {2, 3}}}, {4, 3}), "");
   EXPECT_EQ(coverage_fault({{{0, 0}, {4, 1}}, {{0, 1}, {4, 2}}}, {4, 3}), "");
-  EXPECT_NE(coverage_fault({{{0, 0}, {2, 3}}, {{1, 0}, {2, 3}}}, {4, 3}).find("overlap"), std::string::npos);
+  EXPECT_NE(coverage_fault({{{0, 0}, {2, 3}}, {{1, 0}, {2, 3}}}, {4, 3}).find("overlap"),
+            std::string::npos);
   EXPECT_EQ(coverage_fault({{{0, 0}, {2, 3}}}, {4, 3}), "boxes hold 6 of 12 elements");
   EXPECT_NE(coverage_fault({{{0, 0}, {5, 3}}}, {4, 3}), "");
   EXPECT_NE(coverage_fault({{{0}, {4}}}, {4, 3}), "");
@@ -138,7 +139,8 @@ TEST(Store, StrictAboutNamesShapesAndTypes) {
   const StateSpec count{"count", DType::kI64, {}};
   EXPECT_NO_THROW(reader.check({experts, count}));
   EXPECT_REFUSED(reader.check({experts}), "extra tensor \"count\"");
-  EXPECT_REFUSED(reader.check({experts, count, {"m", DType::kF32, {3}}}), "missing tensor \"m\" [3]");
+  EXPECT_REFUSED(reader.check({experts, count, {"m", DType::kF32, {3}}}),
+                 "missing tensor \"m\" [3]");
   EXPECT_REFUSED(reader.check({{"experts.w", DType::kF32, {kE, kIn, kOut}}, count}),
                  "tensor \"experts.w\" has shape [4, 6, 5], this run needs [4, 5, 6]");
   EXPECT_REFUSED(reader.check({{"experts.w", DType::kBF16, {kE, kOut, kIn}}, count}),
@@ -176,7 +178,8 @@ TEST(Store, EveryDamagedByteIsFound) {
   const TempFolder folder;
   save(folder.path(), 1, {2, 1, 1});
   const std::string one = folder / "step_00000001";
-  for (const std::string name : {"rank_00000.safetensors", "rank_00001.safetensors", "manifest.json"}) {
+  for (const std::string name :
+       {"rank_00000.safetensors", "rank_00001.safetensors", "manifest.json"}) {
     const std::string path = one + "/" + name;
     const std::string good = read_bytes(path);
     for (size_t at = 0; at < good.size(); at += 3) {
@@ -201,8 +204,9 @@ TEST(Store, EveryDamagedByteIsFound) {
   write_bytes(one + "/rank_00001.safetensors", bytes);
   EXPECT_REFUSED(verify_checkpoint(one), "tensor \"experts.w@2:4,0:6,0:5\" is damaged");
   std::vector<float> out(kE * kOut * kIn);
-  EXPECT_REFUSED(CheckpointReader(one).read("experts.w", whole_box({kE, kOut, kIn}), DType::kF32,
-                                            out.data()), "is damaged");
+  EXPECT_REFUSED(
+      CheckpointReader(one).read("experts.w", whole_box({kE, kOut, kIn}), DType::kF32, out.data()),
+      "is damaged");
   EXPECT_NO_THROW(CheckpointReader(one).verify(0, 2));  // the first rank's share is whole
   EXPECT_THROW(CheckpointReader(one).verify(1, 2), UserError);
 }
@@ -218,10 +222,18 @@ TEST(Store, MutatedManifestsNeverCrash) {
     const size_t at = head + random.bits(round * 4) % (bytes.size() - head);
     const uint32_t value = random.bits(round * 4 + 1);
     switch (random.bits(round * 4 + 2) % 4) {
-      case 0: bytes[at] = static_cast<char>(value); break;
-      case 1: bytes.erase(at, 1 + value % 20); break;
-      case 2: bytes[at] = "0123456789-,:\"[]{} "[value % 19]; break;
-      default: bytes.insert(at, bytes.substr(value % bytes.size(), value % 30)); break;
+      case 0:
+        bytes[at] = static_cast<char>(value);
+        break;
+      case 1:
+        bytes.erase(at, 1 + value % 20);
+        break;
+      case 2:
+        bytes[at] = "0123456789-,:\"[]{} "[value % 19];
+        break;
+      default:
+        bytes.insert(at, bytes.substr(value % bytes.size(), value % 30));
+        break;
     }
     if (bytes.size() > head) {  // with a matching checksum, so that the reader behind it is reached
       const std::string body = bytes.substr(head);
@@ -355,11 +367,12 @@ TEST(Store, StreamsProducedTensors) {
   int calls = 0;
   std::vector<ShardOut> shards;
   for (int64_t row = 0; row < 3; ++row) {
-    shards.push_back({"w", DType::kF32, {3, 2}, {{row, 0}, {1, 2}}, nullptr, [&calls, row](void* out) {
-                        ++calls;
-                        static_cast<float*>(out)[0] = static_cast<float>(row);
-                        static_cast<float*>(out)[1] = 7;
-                      }});
+    shards.push_back(
+        {"w", DType::kF32, {3, 2}, {{row, 0}, {1, 2}}, nullptr, [&calls, row](void* out) {
+           ++calls;
+           static_cast<float*>(out)[0] = static_cast<float>(row);
+           static_cast<float*>(out)[1] = 7;
+         }});
   }
   write_single(folder / "made", 0, shards, {{"source", "test"}});
   EXPECT_EQ(calls, 3);

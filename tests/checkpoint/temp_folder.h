@@ -15,8 +15,8 @@ class TempFolder {
  public:
   TempFolder() {
     // In memory where there is such a place: these tests call fsync hundreds of times.
-    std::string pattern = (::access("/dev/shm", W_OK) == 0 ? "/dev/shm/" : testing::TempDir()) +
-                          "moetrain_XXXXXX";
+    std::string pattern =
+        (::access("/dev/shm", W_OK) == 0 ? "/dev/shm/" : testing::TempDir()) + "moetrain_XXXXXX";
     path_ = ::mkdtemp(pattern.data());
   }
   ~TempFolder() {
@@ -54,6 +54,6 @@ std::string message_of(const Call& call) {
 }  // namespace moetrain
 
 /// The call must throw UserError whose message contains `text`.
-#define EXPECT_REFUSED(call, text)                                                     \
-  EXPECT_PRED_FORMAT2(::testing::IsSubstring, text,                                    \
+#define EXPECT_REFUSED(call, text)                  \
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, text, \
                       ::moetrain::message_of<::moetrain::UserError>([&] { call; }))

@@ -49,9 +49,11 @@ class Metrics : public testing::Test {
   }
   std::string events_folder() const { return folder_ + "/tensorboard"; }
   /// All event files in order, restart markers honoured as TensorBoard does: (tag, step) -> values.
-  std::map<std::pair<std::string, int64_t>, std::vector<float>> as_tensorboard(bool honour_markers) const {
+  std::map<std::pair<std::string, int64_t>, std::vector<float>> as_tensorboard(
+      bool honour_markers) const {
     std::vector<std::string> files;
-    for (const auto& e : fs::directory_iterator(events_folder())) files.push_back(e.path().string());
+    for (const auto& e : fs::directory_iterator(events_folder()))
+      files.push_back(e.path().string());
     std::sort(files.begin(), files.end());
     std::map<std::pair<std::string, int64_t>, std::vector<float>> seen;
     for (const std::string& file : files) {
@@ -75,10 +77,11 @@ TEST_F(Metrics, LineHoldsTheFields) {
   m.max_violation = {0.5, 1.25};
   m.expert_load = ExpertLoad{0.5, 1, 2.25, 0.3};
   const Json json = parse_json(to_json_line(m), "line");
-  for (const char* key : {"step", "tokens", "samples", "loss", "main_loss", "mtp_loss", "grad_norm",
-                          "learning_rate", "step_time_s", "tokens_per_second", "tflops_per_rank",
-                          "validation_loss", "skipped_steps", "max_violation", "expert_load",
-                          "bytes_inter_node", "bytes_intra_node", "exposed_comm_s", "memory_peak_bytes"}) {
+  for (const char* key :
+       {"step", "tokens", "samples", "loss", "main_loss", "mtp_loss", "grad_norm", "learning_rate",
+        "step_time_s", "tokens_per_second", "tflops_per_rank", "validation_loss", "skipped_steps",
+        "max_violation", "expert_load", "bytes_inter_node", "bytes_intra_node", "exposed_comm_s",
+        "memory_peak_bytes"}) {
     EXPECT_NE(json.find(key), nullptr) << key;
   }
   EXPECT_EQ(json.keys[0], "step");
@@ -172,17 +175,22 @@ TEST_F(Metrics, RecordsMatchThePublishedFraming) {
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   const auto records = split_records(text, &whole);
   ASSERT_EQ(records.size(), 2u);
-  EXPECT_EQ(records[0].substr(0, 1), "\x09");                 // wall_time: field 1, 64 bit
-  EXPECT_EQ(records[0].substr(9), "\x1a\x0d" "brain.Event:2");  // file_version: field 3
-  // step: field 2; summary: field 5 { value: field 1 { tag: field 1; simple_value: field 2, float } }
-  EXPECT_EQ(records[1].substr(9), std::string("\x10\x03\x2a\x0d\x0a\x0b\x0a\x04loss\x15\x00\x00\xc0\x3f", 17));
+  EXPECT_EQ(records[0].substr(0, 1), "\x09");  // wall_time: field 1, 64 bit
+  EXPECT_EQ(records[0].substr(9),
+            "\x1a\x0d"
+            "brain.Event:2");  // file_version: field 3
+  // step: field 2; summary: field 5 { value: field 1 { tag: field 1; simple_value: field 2, float }
+  // }
+  EXPECT_EQ(records[1].substr(9),
+            std::string("\x10\x03\x2a\x0d\x0a\x0b\x0a\x04loss\x15\x00\x00\xc0\x3f", 17));
 }
 
 TEST_F(Metrics, ScalarsFollowTheLine) {
   StepMetrics m = at(1);
   m.max_violation = {1, 2};
   std::map<std::string, double> tags;
-  for (const auto& [tag, value] : scalars_of(m)) EXPECT_TRUE(tags.emplace(tag, value).second) << tag;
+  for (const auto& [tag, value] : scalars_of(m))
+    EXPECT_TRUE(tags.emplace(tag, value).second) << tag;
   EXPECT_EQ(tags.at("loss/total"), 3.5);
   EXPECT_EQ(tags.at("router/max_violation"), 2);
   EXPECT_EQ(tags.at("router/max_violation_layer_0"), 1);
@@ -239,7 +247,8 @@ TEST_F(Metrics, PictureOfTheLoss) {
   EXPECT_EQ(svg.find("inf"), std::string::npos);
   EXPECT_NE(svg.find("a &lt; b: loss 0.0912"), std::string::npos);
   size_t circles = 0;
-  for (size_t at = svg.find("<circle"); at != std::string::npos; at = svg.find("<circle", at + 1)) ++circles;
+  for (size_t at = svg.find("<circle"); at != std::string::npos; at = svg.find("<circle", at + 1))
+    ++circles;
   EXPECT_EQ(circles, 3u);
   EXPECT_LT(svg.size(), 60000u);
   for (const auto& points : {std::vector<LossPoint>{}, std::vector<LossPoint>{{1, NAN, {}}},

@@ -20,7 +20,8 @@ LearningRate with(const RatePlan& plan, int64_t batch = 4, int64_t length = 8) {
 }
 
 TEST(LearningRate, EdgesOfWarmupAndTotal) {
-  const std::pair<int64_t, int64_t> cases[] = {{0, 10}, {1, 10}, {9, 10}, {10, 10}, {20, 10}, {0, 1}};
+  const std::pair<int64_t, int64_t> cases[] = {{0, 10},  {1, 10},  {9, 10},
+                                               {10, 10}, {20, 10}, {0, 1}};
   for (const auto& [warmup, total] : cases) {
     for (const auto& plan : {constant_rate(kPeak, warmup), linear_rate(kPeak, kMin, warmup, total),
                              cosine_rate(kPeak, kMin, warmup, total)}) {
@@ -71,8 +72,7 @@ TEST(LearningRate, WarmupStableDecay) {
 
 TEST(LearningRate, DeepSeekV3) {
   const int64_t length = 4096, batch = 15360, per_step = length * batch;
-  const BatchSchedule batches(
-      {batch, length, linear_ramp(3072, batch, 469'000'000'000, 3072)});
+  const BatchSchedule batches({batch, length, linear_ramp(3072, batch, 469'000'000'000, 3072)});
   const LearningRate rate(deepseek_v3_rate(), batches);
   EXPECT_DOUBLE_EQ(rate.at(1), 2.2e-4 / 2000);
   EXPECT_EQ(rate.at(2000), 2.2e-4);
@@ -88,15 +88,18 @@ TEST(LearningRate, DeepSeekV3) {
   EXPECT_EQ(at_tokens(14.8e12), 7.3e-6);
   EXPECT_EQ(batches.batch_at(0), 3072);
   EXPECT_EQ(batches.batch_at(batches.samples_after(batches.step_reaching(469'000'000'000))), batch);
-  EXPECT_LT(batches.tokens_after(batches.step_reaching(14'800'000'000'000)), 14'800'000'000'000 + per_step);
+  EXPECT_LT(batches.tokens_after(batches.step_reaching(14'800'000'000'000)),
+            14'800'000'000'000 + per_step);
   EXPECT_NE(rate.table(300000).find("2.2e-05"), std::string::npos);
 }
 
 TEST(LearningRate, StagesInStepsAndTokensMeet) {
   // 32 tokens a step: 5 steps constant, then 320 tokens (10 steps) linear, then for ever.
-  const LearningRate rate = with({1, 0, {{Curve::kConstant, 1, 5, Unit::kSteps},
-                                         {Curve::kLinear, 0.5, 320, Unit::kTokens},
-                                         {Curve::kConstant, 0.25, 0, Unit::kForever}}});
+  const LearningRate rate = with({1,
+                                  0,
+                                  {{Curve::kConstant, 1, 5, Unit::kSteps},
+                                   {Curve::kLinear, 0.5, 320, Unit::kTokens},
+                                   {Curve::kConstant, 0.25, 0, Unit::kForever}}});
   EXPECT_EQ(rate.at(5), 1);
   EXPECT_DOUBLE_EQ(rate.at(6), 0.95);
   EXPECT_EQ(rate.at(15), 0.5);
@@ -111,12 +114,16 @@ TEST(LearningRate, RefusesNonsense) {
   EXPECT_THROW(with(cosine_rate(1, 0, 0, 0)), UserError);
   EXPECT_THROW(with({1, 0, {}}), UserError);
   EXPECT_THROW(with({1, 0, {{Curve::kLinear, 1, 0, Unit::kForever}}}), UserError);
-  EXPECT_THROW(with({1, 0, {{Curve::kConstant, 1, 0, Unit::kForever}, {Curve::kConstant, 1, 1, Unit::kSteps}}}),
-               UserError);
+  EXPECT_THROW(
+      with({1,
+            0,
+            {{Curve::kConstant, 1, 0, Unit::kForever}, {Curve::kConstant, 1, 1, Unit::kSteps}}}),
+      UserError);
 }
 
 TEST(BatchSchedule, RampCorrespondsBothWays) {
-  // Length 10: 2 sequences while fewer than 95 tokens (samples 0 ... 9), 3 while fewer than 150, then 5.
+  // Length 10: 2 sequences while fewer than 95 tokens (samples 0 ... 9), 3 while fewer than 150,
+  // then 5.
   const BatchSchedule batches({5, 10, {{95, 2}, {150, 3}}});
   std::vector<int64_t> sizes;
   int64_t consumed = 0;
