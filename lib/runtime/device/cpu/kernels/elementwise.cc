@@ -1,0 +1,169 @@
+// Elementwise kernels: sums, casts, scaling and the gated activation, in one pass over memory each.
+#include "runtime/device/cpu/kernels/hwy_targets.h"
+#include "runtime/device/cpu/kernels/families.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "runtime/device/cpu/kernels/elementwise.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "runtime/device/cpu/kernels/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace moetrain::cpu {
+namespace HWY_NAMESPACE {
+
+template <class X, class Y>
+void scale_loop(const X* x, Y* y, float factor, int64_t n) {
+  const VF f = set1(factor);
+  for (int64_t i = 0; i < n; i += lanes()) store(hn::Mul(f, load(x + i, n - i)), y + i, n - i);
+}
+
+/// y = factor * x for elements [begin, end); the dtypes of x and y may differ.
+void scale_range(const Tensor& x, const Tensor& y, float factor, int64_t begin, int64_t end) {
+  const int64_t n = end - begin;
+  const float* x32 = x.as<const float>() + begin;
+  const uint16_t* x16 = x.as<const uint16_t>() + begin;
+  float* y32 = y.as<float>() + begin;
+  uint16_t* y16 = y.as<uint16_t>() + begin;
+  if (x.dtype == DType::kF32 && y.dtype == DType::kF32) scale_loop(x32, y32, factor, n);
+  else if (x.dtype == DType::kF32) scale_loop(x32, y16, factor, n);
+  else if (y.dtype == DType::kF32) scale_loop(x16, y32, factor, n);
+  else scale_loop(x16, y16, factor, n);
+}
+
+HWY_INLINE VF load_any(const Tensor& t, int64_t i, int64_t n) {
+  return t.dtype == DType::kF32 ? load(t.as<const float>() + i, n) : load(t.as<const uint16_t>() + i, n);
+}
+
+/// y = in[0] + in[1] + ..., left to right, for elements [begin, end).
+void sum_range(std::span<const Tensor> in, const Tensor& y, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; i += lanes()) {
+    VF sum = load_any(in[0], i, end - i);
+    for (size_t t = 1; t < in.size(); ++t) sum = hn::Add(sum, load_any(in[t], i, end - i));
+    if (y.dtype == DType::kF32) store(sum, y.as<float>() + i, end - i);
+    else store(sum, y.as<uint16_t>() + i, end - i);
+  }
+}
+
+template <class T>
+void swiglu_loop(const Tensor& gate, const Tensor& up, const Tensor& y, int64_t begin, int64_t end) {
+  const T* g = gate.as<const T>();
+  const T* u = up.as<const T>();
+  T* out = y.as<T>();
+  for (int64_t i = begin; i < end; i += lanes()) {
+    const VF x = load(g + i, end - i);
+    store(hn::Mul(hn::Mul(x, sigmoid(x)), load(u + i, end - i)), out + i, end - i);
+  }
+}
+
+void swiglu_range(const Tensor& gate, const Tensor& up, const Tensor& y, int64_t begin, int64_t end) {
+  if (gate.dtype == DType::kF32) swiglu_loop<float>(gate, up, y, begin, end);
+  else swiglu_loop<uint16_t>(gate, up, y, begin, end);
+}
+
+template <class T>
+void swiglu_grad_loop(std::span<const Tensor> in, std::span<Tensor> out, int64_t begin, int64_t end) {
+  const T *dy = in[0].as<const T>(), *gate = in[1].as<const T>(), *up = in[2].as<const T>();
+  T *dgate = out[0].as<T>(), *dup = out[1].as<T>();
+  const VF one = set1(1.0f);
+  for (int64_t i = begin; i < end; i += lanes()) {
+    const VF g = load(gate + i, end - i), d = load(dy + i, end - i);
+    const VF s = sigmoid(g), silu = hn::Mul(g, s);
+    // silu' = s + silu (1 - s)
+    const VF slope = hn::MulAdd(silu, hn::Sub(one, s), s);
+    store(hn::Mul(hn::Mul(d, load(up + i, end - i)), slope), dgate + i, end - i);
+    store(hn::Mul(d, silu), dup + i, end - i);
+  }
+}
+
+void swiglu_grad_range(std::span<const Tensor> in, std::span<Tensor> out, int64_t begin, int64_t end) {
+  if (in[0].dtype == DType::kF32) swiglu_grad_loop<float>(in, out, begin, end);
+  else swiglu_grad_loop<uint16_t>(in, out, begin, end);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace moetrain::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace moetrain::cpu {
+
+HWY_EXPORT(scale_range);
+HWY_EXPORT(sum_range);
+HWY_EXPORT(swiglu_range);
+HWY_EXPORT(swiglu_grad_range);
+
+namespace {
+
+using Types = std::span<const Type>;
+
+/// Elements per task: a few pages of each operand, a multiple of every vector length.
+constexpr int64_t kGrain = 16384;
+
+bool all_fast(Types types) {
+  for (const Type& t : types) {
+    if (!is_f32_or_bf16(t)) return false;
+  }
+  return true;
+}
+
+bool accepts_fast(const Attrs&, Types in, Types out) { return all_fast(in) && all_fast(out); }
+
+bool accepts_one_dtype(const Attrs& attrs, Types in, Types out) {
+  if (!accepts_fast(attrs, in, out)) return false;
+  for (const Type& t : in) {
+    if (t.dtype != in[0].dtype) return false;
+  }
+  for (const Type& t : out) {
+    if (t.dtype != in[0].dtype) return false;
+  }
+  return true;
+}
+
+void scaled(const LaunchArgs& args, const Tensor& x, float factor) {
+  args.pool.run_ranges(x.numel(), kGrain, [&](int64_t begin, int64_t end, int) {
+    HWY_DYNAMIC_DISPATCH(scale_range)(x, args.out[0], factor, begin, end);
+  });
+}
+
+void run_cast(const LaunchArgs& args) { scaled(args, args.in[0], 1.0f); }
+void run_assign(const LaunchArgs& args) { scaled(args, args.in[1], 1.0f); }
+void run_scale(const LaunchArgs& args) {
+  scaled(args, args.in[0], static_cast<float>(args.attrs.real("factor")));
+}
+
+void run_sum(const LaunchArgs& args) {
+  args.pool.run_ranges(args.in[0].numel(), kGrain, [&](int64_t begin, int64_t end, int) {
+    HWY_DYNAMIC_DISPATCH(sum_range)(args.in, args.out[0], begin, end);
+  });
+}
+
+void run_swiglu(const LaunchArgs& args) {
+  args.pool.run_ranges(args.in[0].numel(), kGrain, [&](int64_t begin, int64_t end, int) {
+    HWY_DYNAMIC_DISPATCH(swiglu_range)(args.in[0], args.in[1], args.out[0], begin, end);
+  });
+}
+
+void run_swiglu_grad(const LaunchArgs& args) {
+  args.pool.run_ranges(args.in[0].numel(), kGrain, [&](int64_t begin, int64_t end, int) {
+    HWY_DYNAMIC_DISPATCH(swiglu_grad_range)(args.in, args.out, begin, end);
+  });
+}
+
+constexpr Kernel kRows[] = {
+    {"add", "add.vector", &accepts_fast, nullptr, &run_sum},
+    {"add_n", "add_n.vector", &accepts_fast, nullptr, &run_sum},
+    {"accumulate", "accumulate.vector", &accepts_fast, nullptr, &run_sum},
+    {"cast", "cast.vector", &accepts_fast, nullptr, &run_cast},
+    {"assign", "assign.vector", &accepts_fast, nullptr, &run_assign},
+    {"scale", "scale.vector", &accepts_fast, nullptr, &run_scale},
+    {"swiglu", "swiglu.vector", &accepts_one_dtype, nullptr, &run_swiglu},
+    {"swiglu_grad", "swiglu_grad.vector", &accepts_one_dtype, nullptr, &run_swiglu_grad},
+};
+
+}  // namespace
+
+std::span<const Kernel> elementwise_kernels() { return kRows; }
+
+}  // namespace moetrain::cpu
+#endif

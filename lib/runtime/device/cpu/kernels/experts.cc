@@ -1,0 +1,220 @@
+// Token rows to and from experts: dispatch, combine and their gradients, row by row in parallel.
+#include "runtime/device/cpu/kernels/hwy_targets.h"
+#include "runtime/device/cpu/kernels/families.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "runtime/device/cpu/kernels/experts.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "runtime/device/cpu/kernels/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace moetrain::cpu {
+namespace HWY_NAMESPACE {
+
+/// y[t] = sum over the token's slots, in slot order, of weight * row (weight 1 without `weight`).
+template <class T>
+void gather_loop(const Tensor& rows, const int32_t* row_of, const float* weight, const Tensor& y,
+                 int64_t top_k, int64_t begin, int64_t end) {
+  const int64_t width = y.cols();
+  for (int64_t t = begin; t < end; ++t) {
+    T* to = y.as<T>() + t * width;
+    for (int64_t i = 0; i < width; i += lanes()) {
+      VF sum = set1(0.0f);
+      for (int64_t k = t * top_k; k < (t + 1) * top_k; ++k) {
+        if (row_of[k] < 0) continue;
+        const VF v = load(rows.as<const T>() + row_of[k] * width + i, width - i);
+        sum = weight ? hn::MulAdd(set1(weight[k]), v, sum) : hn::Add(sum, v);
+      }
+      store(sum, to + i, width - i);
+    }
+  }
+}
+
+void gather_rows(const Tensor& rows, const int32_t* row_of, const float* weight, const Tensor& y,
+                 int64_t top_k, int64_t begin, int64_t end) {
+  if (rows.dtype == DType::kF32) gather_loop<float>(rows, row_of, weight, y, top_k, begin, end);
+  else gather_loop<uint16_t>(rows, row_of, weight, y, top_k, begin, end);
+}
+
+/// For every slot with a row: drow = weight * dy[token] and dweight = <dy[token], row>.
+template <class T>
+void combine_grad_loop(std::span<const Tensor> in, std::span<Tensor> out, const int32_t* row_of,
+                       int64_t top_k, int64_t begin, int64_t end) {
+  const int64_t width = in[0].cols();
+  const float* weight = in[2].as<const float>();
+  for (int64_t t = begin; t < end; ++t) {
+    const T* dy = in[0].as<const T>() + t * width;
+    for (int64_t k = t * top_k; k < (t + 1) * top_k; ++k) {
+      float dot = 0;
+      if (row_of[k] >= 0) {
+        const T* row = in[4].as<const T>() + row_of[k] * width;
+        T* drow = out[0].as<T>() + row_of[k] * width;
+        const VF w = set1(weight[k]);
+        VF sum = set1(0.0f);
+        for (int64_t i = 0; i < width; i += lanes()) {
+          const VF d = load(dy + i, width - i);
+          sum = hn::MulAdd(d, load(row + i, width - i), sum);
+          store(hn::Mul(w, d), drow + i, width - i);
+        }
+        dot = sum_lanes(sum);
+      }
+      out[1].as<float>()[k] = dot;
+    }
+  }
+}
+
+void combine_grad_tokens(std::span<const Tensor> in, std::span<Tensor> out, const int32_t* row_of,
+                         int64_t top_k, int64_t begin, int64_t end) {
+  if (in[0].dtype == DType::kF32) combine_grad_loop<float>(in, out, row_of, top_k, begin, end);
+  else combine_grad_loop<uint16_t>(in, out, row_of, top_k, begin, end);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace moetrain::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace moetrain::cpu {
+
+HWY_EXPORT(gather_rows);
+HWY_EXPORT(combine_grad_tokens);
+
+namespace {
+
+using Types = std::span<const Type>;
+
+/// Tokens per task: about 64 KB of each operand.
+int64_t grain_of(int64_t width) { return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, width)); }
+
+bool accepts_dispatch(const Attrs&, Types in, Types out) {
+  return in[0].dtype == out[0].dtype && in[1].dtype == DType::kI32;
+}
+
+bool accepts_combine(const Attrs&, Types in, Types out) {
+  return is_f32_or_bf16(in[0]) && in[0].dtype == out[0].dtype &&
+         (in.size() < 4 || in[2].dtype == DType::kF32);
+}
+
+bool accepts_combine_grad(const Attrs&, Types in, Types out) {
+  return is_f32_or_bf16(in[0]) && in[0].dtype == in[4].dtype && in[4].dtype == out[0].dtype &&
+         in[2].dtype == DType::kF32;
+}
+
+size_t dispatch_workspace(const Attrs& attrs, Types, Types, int) {
+  return kCarverSlack + round_up_64((attrs.integer("experts") + 1) * sizeof(int32_t));
+}
+
+size_t slots_workspace(const Attrs&, Types in, Types, int) {
+  // idx is the last operand of dispatch_grad and combine, the fourth of combine_grad.
+  const Type& idx = in.size() == 3 ? in[2] : in[3];
+  return kCarverSlack + round_up_64(numel(idx.shape) * sizeof(int32_t));
+}
+
+void copy_token_rows(const Tensor& x, const int32_t* source, int64_t rows, int64_t top_k, void* out,
+                     ThreadPool& pool) {
+  const int64_t line = x.cols() * static_cast<int64_t>(size_of(x.dtype));
+  pool.run_ranges(rows, grain_of(x.cols()), [&](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; ++r) {
+      std::memcpy(static_cast<std::byte*>(out) + r * line,
+                  x.as<const std::byte>() + source[r] / top_k * line, line);
+    }
+  });
+}
+
+void run_dispatch(const LaunchArgs& args) {
+  const int64_t experts = args.attrs.integer("experts");
+  const Tensor& idx = args.in[1];
+  const int32_t* expert = idx.as<const int32_t>();
+  const int64_t slots = idx.numel();
+  int32_t* plan = args.out[1].as<int32_t>();
+  int32_t* source = plan + experts + 1;
+  int32_t* next = Carver(args).take<int32_t>(experts + 1);
+  std::fill(next, next + experts + 1, 0);
+  for (int64_t i = 0; i < slots; ++i) {
+    MT_CHECK(expert[i] < experts, "dispatch to expert ", expert[i], " of ", experts);
+    if (expert[i] >= 0) ++next[expert[i] + 1];
+  }
+  for (int64_t e = 0; e < experts; ++e) next[e + 1] += next[e];
+  std::copy(next, next + experts + 1, plan);
+  const int64_t rows = plan[experts];
+  MT_CHECK(args.out[0].rows() >= rows, "dispatch: ", rows, " rows for a buffer of ",
+           args.out[0].rows());
+  std::fill(source + rows, source + slots, -1);
+  for (int64_t i = 0; i < slots; ++i) {
+    if (expert[i] >= 0) source[next[expert[i]]++] = static_cast<int32_t>(i);
+  }
+  copy_token_rows(args.in[0], source, rows, idx.cols(), args.out[0].data, args.pool);
+}
+
+/// Row of every slot, -1 where there is none.
+int32_t* rows_of_slots(const LaunchArgs& args, const Tensor& plan_tensor, int64_t slots,
+                       int64_t rows_given) {
+  const int64_t experts = args.attrs.integer("experts");
+  const int32_t* plan = plan_tensor.as<const int32_t>();
+  const int64_t rows = plan[experts];
+  MT_CHECK(rows == rows_given, "a dispatch plan of ", rows, " rows for ", rows_given, " rows");
+  int32_t* row_of = Carver(args).take<int32_t>(slots);
+  std::fill(row_of, row_of + slots, -1);
+  for (int64_t r = 0; r < rows; ++r) {
+    const int32_t slot = plan[experts + 1 + r];
+    MT_CHECK(slot >= 0 && slot < slots, "dispatch plan: row ", r, " comes from slot ", slot);
+    row_of[slot] = static_cast<int32_t>(r);
+  }
+  return row_of;
+}
+
+void gather(const LaunchArgs& args, const Tensor& idx, const float* weight) {
+  const int32_t* row_of = rows_of_slots(args, args.in[1], idx.numel(), args.in[0].shape[0]);
+  args.pool.run_ranges(args.out[0].rows(), grain_of(args.out[0].cols()),
+                       [&](int64_t begin, int64_t end, int) {
+                         HWY_DYNAMIC_DISPATCH(gather_rows)(args.in[0], row_of, weight, args.out[0],
+                                                           idx.cols(), begin, end);
+                       });
+}
+
+void run_dispatch_grad(const LaunchArgs& args) { gather(args, args.in[2], nullptr); }
+void run_combine(const LaunchArgs& args) {
+  gather(args, args.in[3], args.in[2].as<const float>());
+}
+
+void run_combine_grad(const LaunchArgs& args) {
+  const Tensor& idx = args.in[3];
+  const int32_t* row_of = rows_of_slots(args, args.in[1], idx.numel(), args.in[4].shape[0]);
+  args.pool.run_ranges(args.in[0].rows(), grain_of(args.in[0].cols()),
+                       [&](int64_t begin, int64_t end, int) {
+                         HWY_DYNAMIC_DISPATCH(combine_grad_tokens)(args.in, args.out, row_of, idx.cols(),
+                                                                   begin, end);
+                       });
+}
+
+void run_gather_rows(const LaunchArgs& args) {
+  const int64_t experts = args.attrs.integer("experts");
+  const int32_t* plan = args.in[1].as<const int32_t>();
+  const int64_t tokens = args.in[0].rows();
+  if (tokens == 0) return;
+  const int64_t top_k = (args.in[1].numel() - experts - 1) / tokens;
+  copy_token_rows(args.in[0], plan + experts + 1, plan[experts], top_k, args.out[0].data, args.pool);
+}
+
+bool accepts_rows(const Attrs&, Types in, Types out) { return in[0].dtype == out[0].dtype; }
+
+constexpr Kernel kRows[] = {
+    {"dispatch", "dispatch.rows", &accepts_dispatch, &dispatch_workspace, &run_dispatch},
+    {"dispatch_grad", "dispatch_grad.rows", &accepts_combine, &slots_workspace, &run_dispatch_grad},
+    {"combine", "combine.rows", &accepts_combine, &slots_workspace, &run_combine},
+    {"combine_grad", "combine_grad.rows", &accepts_combine_grad, &slots_workspace, &run_combine_grad},
+    {"gather_rows", "gather_rows.rows", &accepts_rows, nullptr, &run_gather_rows},
+};
+
+}  // namespace
+
+std::span<const Kernel> expert_kernels() { return kRows; }
+
+}  // namespace moetrain::cpu
+#endif

@@ -1,0 +1,255 @@
+// Cuts products into tasks of column panels and row ranges; a task packs its panels and runs the tiles.
+#include "runtime/device/cpu/kernels/gemm.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "runtime/device/cpu/kernels/micro.h"
+
+namespace moetrain::cpu {
+namespace {
+
+/// Words of k in one packed block: with 64 columns half of a 1 MB second-level cache.
+constexpr int64_t kBlock = 2048;
+/// The same when A is packed: fewer, so that several panels share one packed A tile.
+constexpr int64_t kBlockPackedA = 512;
+/// Panels of a task when A is packed.
+constexpr int64_t kPanelsPackedA = kBlock / kBlockPackedA;
+/// Rows of A packed at once: whole cache lines of a transposed A, read while they are near.
+constexpr int64_t kPackRows = 8 * kTileRows;
+/// Rows of the float strip that holds C between blocks of k when C is bf16.
+constexpr int64_t kStripRows = 512;
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/// How one product is walked through; the same for all parts of a batch up to m.
+struct Form {
+  const MicroSet* set;
+  bool pack_a;
+  int64_t block;        ///< words of k per block
+  int64_t panels;       ///< column panels per task
+  bool strip;           ///< C is bf16 and k has several blocks
+  DType operands, c_type;
+};
+
+bool needs_packed_a(const MicroSet& set, const Gemm& g) {
+  if (set.convert || g.a_cs != 1) return true;
+  return set.pair == 2 && (g.k % 2 != 0 || g.a_rs % 2 != 0);
+}
+
+Form form_of(const Gemm& g, DType operands, DType c_type) {
+  Form f;
+  f.set = &micro_set(operands);
+  f.pack_a = needs_packed_a(*f.set, g);
+  f.block = f.pack_a ? kBlockPackedA : kBlock;
+  f.panels = f.pack_a ? kPanelsPackedA : 1;
+  f.operands = operands;
+  f.c_type = c_type;
+  f.strip = c_type != DType::kF32 && ceil_div(g.k, f.set->pair) > f.block;
+  return f;
+}
+
+size_t panel_words() { return static_cast<size_t>(kBlock) * kMaxTileCols; }
+size_t a_words() { return static_cast<size_t>(kBlockPackedA) * kPackRows; }
+size_t strip_words(bool strip) {
+  return strip ? static_cast<size_t>(kStripRows) * kMaxTileCols * kPanelsPackedA : 0;
+}
+size_t words_per_worker(bool strip) { return panel_words() + a_words() + strip_words(strip); }
+
+/// The buffers of one worker.
+struct Scratch {
+  float* panels;
+  float* a;
+  float* strip;
+};
+
+const void* element(const void* base, DType type, int64_t index) {
+  return static_cast<const std::byte*>(base) + index * static_cast<int64_t>(size_of(type));
+}
+
+/// One tile that does not go straight to a float C: computed aside, then added or rounded in.
+void store_tile(const float* tile, int64_t ld, int64_t rows, int64_t cols, const Gemm& g, DType c_type,
+                int64_t i0, int64_t j0, bool accumulate) {
+  for (int64_t i = 0; i < rows; ++i) {
+    const float* from = tile + i * ld;
+    if (c_type == DType::kF32) {
+      float* to = static_cast<float*>(g.c) + (i0 + i) * g.ldc + j0;
+      if (accumulate) {
+        for (int64_t j = 0; j < cols; ++j) to[j] += from[j];
+      } else {
+        std::memcpy(to, from, cols * sizeof(float));
+      }
+    } else {
+      uint16_t* to = static_cast<uint16_t*>(g.c) + (i0 + i) * g.ldc + j0;
+      for (int64_t j = 0; j < cols; ++j) to[j] = float_to_bf16(from[j]);
+    }
+  }
+}
+
+/// Packs rows [i0, i0 + rows) of A, k in [p0, p0 + k), as words, tile after tile; sets the strides to
+/// read a tile with.
+void pack_a(const Form& f, const Gemm& g, int64_t i0, int64_t rows, int64_t p0, int64_t k, float* out,
+            int64_t& rs, int64_t& cs) {
+  if (g.a_cs != 1) {
+    f.set->pack.tiles(element(g.a, f.operands, p0 * g.a_cs + i0), g.a_cs, k, rows, out);
+    rs = 1;
+    cs = kTileRows;
+    return;
+  }
+  const int64_t words = ceil_div(k, f.set->pair);
+  rs = words;
+  cs = 1;
+  if (f.set->pair == 1) {
+    f.set->pack.rows(element(g.a, f.operands, i0 * g.a_rs + p0), g.a_rs, rows, k, k, out, k);
+    return;
+  }
+  for (int64_t i = 0; i < rows; ++i) {
+    uint16_t* to = reinterpret_cast<uint16_t*>(out + i * words);
+    std::memcpy(to, element(g.a, f.operands, (i0 + i) * g.a_rs + p0), k * 2);
+    if (k % 2) to[k] = 0;
+  }
+}
+
+/// Rows [m0, m1) and columns [n0, n1) of one product.
+void run_task(const Form& f, const Gemm& g, int64_t m0, int64_t m1, int64_t n0, int64_t n1,
+              const Scratch& scratch) {
+  const MicroSet& set = *f.set;
+  const int64_t width = set.tile_cols(), lanes = set.lanes, pair = set.pair;
+  float edge[kTileRows * kMaxTileCols];
+  const int64_t step = f.block * pair;
+  for (int64_t p0 = 0; p0 < g.k; p0 += step) {
+    const int64_t k = std::min(step, g.k - p0);
+    const int64_t words = ceil_div(k, pair);
+    const bool last = p0 + k == g.k;
+    const bool add = g.accumulate || p0 > 0;
+    int64_t rs = g.a_rs / pair, cs = g.a_cs;
+    for (int64_t j = n0; j < n1; j += width) {
+      const int64_t cols = std::min(width, n1 - j);
+      float* panel = scratch.panels + (j - n0) * f.block;
+      const int64_t pad = ceil_div(cols, lanes) * lanes;
+      if (g.b_transposed) {
+        set.pack.transposed(element(g.b, f.operands, j * g.ldb + p0), g.ldb, k, cols, pad, panel, width);
+      } else {
+        set.pack.rows(element(g.b, f.operands, p0 * g.ldb + j), g.ldb, k, cols, pad, panel, width);
+      }
+    }
+    for (int64_t i = m0; i < m1; i += kTileRows) {
+      const int64_t rows = std::min<int64_t>(kTileRows, m1 - i);
+      const void* a = scratch.a + (i - m0) % kPackRows * words;
+      if (!f.pack_a) {
+        a = element(g.a, f.operands, i * g.a_rs + p0);
+      } else if ((i - m0) % kPackRows == 0) {
+        pack_a(f, g, i, std::min(kPackRows, m1 - i), p0, k, scratch.a, rs, cs);
+      }
+      for (int64_t j = n0; j < n1; j += width) {
+        const int64_t cols = std::min(width, n1 - j);
+        const int64_t vectors = ceil_div(cols, lanes);
+        const float* panel = scratch.panels + (j - n0) * f.block;
+        const MicroKernel kernel = set.kernel[rows - 1][vectors - 1];
+        if (f.strip) {
+          float* c = scratch.strip + (i - m0) * (n1 - n0 + kMaxTileCols) + (j - n0);
+          const int64_t ld = n1 - n0 + kMaxTileCols;
+          kernel(words, a, rs, cs, panel, width, c, ld, p0 > 0);
+          if (last) store_tile(c, ld, rows, cols, g, f.c_type, i, j, false);
+        } else if (f.c_type == DType::kF32 && cols == vectors * lanes) {
+          kernel(words, a, rs, cs, panel, width, static_cast<float*>(g.c) + i * g.ldc + j, g.ldc, add);
+        } else {
+          kernel(words, a, rs, cs, panel, width, edge, kMaxTileCols, false);
+          store_tile(edge, kMaxTileCols, rows, cols, g, f.c_type, i, j, add);
+        }
+      }
+    }
+  }
+}
+
+void clear_output(const Gemm& g, DType c_type) {
+  if (g.accumulate) return;
+  for (int64_t i = 0; i < g.m; ++i) {
+    std::memset(static_cast<std::byte*>(g.c) + i * g.ldc * static_cast<int64_t>(size_of(c_type)), 0,
+                g.n * size_of(c_type));
+  }
+}
+
+/// How the row range of one part is cut; the same rule for every part.
+struct Cut {
+  int64_t panel_cols;   ///< columns of a task
+  int64_t groups;       ///< tasks side by side
+  int64_t chunk_rows;   ///< rows of a task
+
+  int64_t tasks(const Gemm& g) const { return g.m <= 0 || g.n <= 0 ? 0 : groups * ceil_div(g.m, chunk_rows); }
+};
+
+Cut cut_of(const Form& f, const Gemm& first, int64_t count, int64_t rows, int threads) {
+  Cut cut;
+  const int64_t width = f.set->tile_cols();
+  const int64_t panels = ceil_div(std::max<int64_t>(first.n, 1), width);
+  // Enough tasks for every worker to get several, but few packings of the same panel.
+  const int64_t wanted = threads == 1 ? 1 : 6 * threads;
+  int64_t per_task = std::min(f.panels, panels);
+  while (per_task > 1 && count * ceil_div(panels, per_task) < wanted / 2) --per_task;
+  cut.panel_cols = per_task * width;
+  cut.groups = ceil_div(panels, per_task);
+  int64_t chunks = std::max<int64_t>(1, ceil_div(wanted, std::max<int64_t>(1, count * cut.groups)));
+  int64_t chunk = ceil_div(ceil_div(std::max<int64_t>(rows, 1), chunks), kTileRows) * kTileRows;
+  chunk = std::max<int64_t>(chunk, 16 * kTileRows);
+  if (f.strip) chunk = std::min<int64_t>(chunk, kStripRows / kTileRows * kTileRows);
+  cut.chunk_rows = chunk;
+  return cut;
+}
+
+Gemm same_gemm(const void* context, int64_t) { return *static_cast<const Gemm*>(context); }
+
+}  // namespace
+
+size_t gemm_workspace(DType c_type, int64_t k, int threads) {
+  const bool strip = c_type != DType::kF32 && k > kBlockPackedA;
+  // A strip's rows carry one tile of padding behind each task's columns.
+  const size_t extra = strip ? static_cast<size_t>(kStripRows) * kMaxTileCols : 0;
+  return threads * (words_per_worker(strip) + extra) * sizeof(float) + 64;
+}
+
+void run_gemm(const GemmBatch& batch, DType operands, DType c_type, std::byte* workspace,
+              size_t workspace_bytes, ThreadPool& pool) {
+  if (batch.count == 0) return;
+  const Gemm first = batch.part(batch.context, 0);
+  const Form form = form_of(first, operands, c_type);
+  int64_t rows = 0;
+  for (int64_t i = 0; i < batch.count; ++i) rows = std::max(rows, batch.part(batch.context, i).m);
+  const Cut cut = cut_of(form, first, batch.count, rows, pool.size());
+  const size_t extra = form.strip ? static_cast<size_t>(kStripRows) * kMaxTileCols : 0;
+  const size_t words = words_per_worker(form.strip) + extra;
+  std::byte* aligned = workspace + (-reinterpret_cast<uintptr_t>(workspace) & 63);
+  MT_CHECK(aligned + pool.size() * words * sizeof(float) <= workspace + workspace_bytes,
+           "workspace of ", workspace_bytes, " bytes is too small");
+
+  int64_t tasks = 0;
+  for (int64_t i = 0; i < batch.count; ++i) {
+    const Gemm g = batch.part(batch.context, i);
+    if (g.k == 0) clear_output(g, c_type);
+    else tasks += cut.tasks(g);
+  }
+  pool.run(tasks, [&](int64_t task, int worker) {
+    int64_t index = 0;
+    Gemm g = batch.part(batch.context, 0);
+    for (;;) {
+      const int64_t own = g.k == 0 ? 0 : cut.tasks(g);
+      if (task < own) break;
+      task -= own;
+      g = batch.part(batch.context, ++index);
+    }
+    float* base = reinterpret_cast<float*>(aligned) + worker * words;
+    const Scratch scratch{base, base + panel_words(), base + panel_words() + a_words()};
+    const int64_t n0 = task % cut.groups * cut.panel_cols;
+    const int64_t m0 = task / cut.groups * cut.chunk_rows;
+    run_task(form, g, m0, std::min(g.m, m0 + cut.chunk_rows), n0, std::min(g.n, n0 + cut.panel_cols),
+             scratch);
+  });
+}
+
+void run_gemm(const Gemm& gemm, DType operands, DType c_type, std::byte* workspace,
+              size_t workspace_bytes, ThreadPool& pool) {
+  run_gemm({1, &same_gemm, &gemm}, operands, c_type, workspace, workspace_bytes, pool);
+}
+
+}  // namespace moetrain::cpu

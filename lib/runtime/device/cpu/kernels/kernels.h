@@ -1,0 +1,54 @@
+// The table of fast CPU kernels: one row per op variant, pure functions over tensors.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "graph/attrs.h"
+#include "graph/graph.h"
+#include "runtime/device/cpu/threads.h"
+
+namespace moetrain::cpu {
+
+/// One launch. Ragged tensors come with their actual row count ([rows, ...], rows may be 0). Outputs
+/// that alias an input (OpDef::alias) carry the same pointer. `workspace` has at least the bytes the
+/// kernel's `workspace` function asked for; its content is undefined before and after.
+struct LaunchArgs {
+  const Attrs& attrs;
+  std::span<const Tensor> in;
+  std::span<Tensor> out;
+  std::byte* workspace;
+  size_t workspace_bytes;
+  ThreadPool& pool;
+};
+
+/// One kernel. Its result is bit-identical for any number of threads and any timing.
+struct Kernel {
+  const char* op;    ///< OpDef name
+  const char* name;  ///< for traces and tests
+  bool (*accepts)(const Attrs&, std::span<const Type> in, std::span<const Type> out);
+  /// Bytes needed for the largest row counts of the types, with `threads` workers. Null: none.
+  size_t (*workspace)(const Attrs&, std::span<const Type> in, std::span<const Type> out, int threads);
+  void (*run)(const LaunchArgs&);
+};
+
+/// All kernels, for each op the most special first: take the first that accepts.
+std::span<const Kernel> cpu_kernels();
+
+/// The first kernel for `op` that accepts, or null.
+const Kernel* find_kernel(const char* op, const Attrs& attrs, std::span<const Type> in,
+                          std::span<const Type> out);
+
+/// One strided block: `rows` rows of `row_bytes`, pitches in bytes.
+struct BlockCopy {
+  const void* from;
+  int64_t from_pitch;
+  void* to;
+  int64_t to_pitch;
+  int64_t rows;
+  int64_t row_bytes;
+};
+/// Copies all blocks (which do not overlap one another) with all workers.
+void copy_blocks(std::span<const BlockCopy> blocks, ThreadPool& pool);
+
+}  // namespace moetrain::cpu

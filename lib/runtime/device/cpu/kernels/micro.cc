@@ -1,0 +1,323 @@
+// Register-tile products and packing on every instruction set Highway compiles for.
+#include "runtime/device/cpu/kernels/hwy_targets.h"
+#include "runtime/device/cpu/kernels/micro.h"
+
+#include <cstring>
+#include <utility>
+
+#include "runtime/device/cpu/kernels/target.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "runtime/device/cpu/kernels/micro.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace moetrain::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Steps of k between two rounds of prefetching: one cache line of an A row read in place.
+constexpr int64_t kPrefetchStep = 16;
+
+template <int MR, int NV>
+HWY_INLINE void tile_steps(int64_t k, const float* HWY_RESTRICT a, int64_t rs, int64_t cs,
+                           const float* HWY_RESTRICT b, int64_t ldb,
+                           hn::Vec<hn::ScalableTag<float>> (&acc)[MR][NV]) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t p = 0; p < k; ++p) {
+    hn::Vec<decltype(d)> vb[NV];
+#pragma GCC unroll 4
+    for (int j = 0; j < NV; ++j) vb[j] = hn::LoadU(d, b + p * ldb + j * lanes);
+#pragma GCC unroll 6
+    for (int i = 0; i < MR; ++i) {
+      const auto va = hn::Set(d, a[i * rs + p * cs]);
+#pragma GCC unroll 4
+      for (int j = 0; j < NV; ++j) acc[i][j] = hn::MulAdd(va, vb[j], acc[i][j]);
+    }
+  }
+}
+
+template <int MR, int NV>
+void tile(int64_t k, const void* a_words, int64_t rs, int64_t cs, const void* b_words, int64_t ldb,
+          float* HWY_RESTRICT c, int64_t ldc, bool accumulate) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const float* a = static_cast<const float*>(a_words);
+  const float* b = static_cast<const float*>(b_words);
+  hn::Vec<decltype(d)> acc[MR][NV];
+#pragma GCC unroll 6
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < NV; ++j) {
+      acc[i][j] = accumulate ? hn::LoadU(d, c + i * ldc + j * lanes) : hn::Zero(d);
+    }
+  }
+  int64_t p = 0;
+  if (cs == 1) {
+    // The rows of the next tile are new streams to the hardware prefetcher: ask for them early.
+    for (; p + kPrefetchStep <= k; p += kPrefetchStep) {
+#pragma GCC unroll 6
+      for (int i = 0; i < MR; ++i) hwy::Prefetch(a + (MR + i) * rs + p);
+      tile_steps<MR, NV>(kPrefetchStep, a + p, rs, 1, b + p * ldb, ldb, acc);
+    }
+  }
+  tile_steps<MR, NV>(k - p, a + p * cs, rs, cs, b + p * ldb, ldb, acc);
+#pragma GCC unroll 6
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < NV; ++j) hn::StoreU(acc[i][j], d, c + i * ldc + j * lanes);
+  }
+}
+
+HWY_INLINE float to_word(float x) { return x; }
+HWY_INLINE float to_word(uint16_t x) { return bf16_to_float(x); }
+
+/// Packs rows of T as floats.
+template <class T>
+void pack_rows(const void* src_void, int64_t ld, int64_t k, int64_t n, int64_t pad, void* out_void,
+               int64_t ldo) {
+  const T* src = static_cast<const T*>(src_void);
+  float* out = static_cast<float*>(out_void);
+  for (int64_t p = 0; p < k; ++p) {
+    const T* from = src + p * ld;
+    float* HWY_RESTRICT to = out + p * ldo;
+    for (int64_t j = 0; j < n; ++j) to[j] = to_word(from[j]);
+    for (int64_t j = n; j < pad; ++j) to[j] = 0;
+  }
+}
+
+/// Rows of a transposed A far ahead: its pitch is too long for the hardware prefetcher.
+constexpr int64_t kPackAhead = 12;
+
+/// Copies `n` columns of rows p into tiles of kTileRows columns each.
+template <class T>
+void pack_tiles(const void* src_void, int64_t ld, int64_t k, int64_t n, void* out_void) {
+  const T* src = static_cast<const T*>(src_void);
+  float* out = static_cast<float*>(out_void);
+  const int64_t whole = n / kTileRows, rest = n % kTileRows;
+  for (int64_t p = 0; p < k; ++p) {
+    const T* from = src + p * ld;
+    float* to = out + p * kTileRows;
+    if (p + kPackAhead < k) {
+      const char* ahead = reinterpret_cast<const char*>(from + kPackAhead * ld);
+      for (int64_t byte = 0; byte < n * static_cast<int64_t>(sizeof(T)); byte += 64) {
+        hwy::Prefetch(ahead + byte);
+      }
+    }
+    for (int64_t t = 0; t < whole; ++t, from += kTileRows, to += k * kTileRows) {
+      T row[kTileRows];
+      std::memcpy(row, from, sizeof(row));
+#pragma GCC unroll 6
+      for (int j = 0; j < kTileRows; ++j) to[j] = to_word(row[j]);
+    }
+    for (int64_t j = 0; j < rest; ++j) to[j] = to_word(from[j]);
+  }
+}
+
+void pack_tiles_pairs(const void* src_void, int64_t ld, int64_t k, int64_t n, void* out_void) {
+  const uint16_t* src = static_cast<const uint16_t*>(src_void);
+  uint32_t* out = static_cast<uint32_t*>(out_void);
+  const int64_t words = (k + 1) / 2;
+  for (int64_t p = 0; p < k; p += 2) {
+    const uint16_t* low = src + p * ld;
+    const uint16_t* high = p + 1 < k ? low + ld : nullptr;
+    if (p + kPackAhead + 1 < k) {
+      const char* ahead = reinterpret_cast<const char*>(low + kPackAhead * ld);
+      for (int64_t byte = 0; byte < n * 2; byte += 64) {
+        hwy::Prefetch(ahead + byte);
+        hwy::Prefetch(ahead + ld * 2 + byte);
+      }
+    }
+    for (int64_t j = 0; j < n; j += kTileRows) {
+      uint32_t* to = out + (j * words + p / 2 * kTileRows);
+      uint16_t a[kTileRows] = {}, b[kTileRows] = {};
+      const int64_t cols = n - j < kTileRows ? n - j : kTileRows;
+      if (cols == kTileRows) {
+        std::memcpy(a, low + j, sizeof(a));
+        if (high) std::memcpy(b, high + j, sizeof(b));
+      } else {
+        std::memcpy(a, low + j, cols * 2);
+        if (high) std::memcpy(b, high + j, cols * 2);
+      }
+#pragma GCC unroll 6
+      for (int i = 0; i < kTileRows; ++i) to[i] = a[i] | static_cast<uint32_t>(b[i]) << 16;
+    }
+  }
+}
+
+/// Transposes a 4 x 4 block of 32-bit words.
+HWY_INLINE void transpose_4x4(const float* src, int64_t ld, float* out, int64_t ldo) {
+#if HWY_TARGET == HWY_SCALAR
+  for (int64_t p = 0; p < 4; ++p) {
+    for (int64_t j = 0; j < 4; ++j) out[p * ldo + j] = src[j * ld + p];
+  }
+#else
+  const hn::FixedTag<float, 4> d;
+  const hn::FixedTag<double, 2> d2;
+  const auto r0 = hn::LoadU(d, src), r1 = hn::LoadU(d, src + ld);
+  const auto r2 = hn::LoadU(d, src + 2 * ld), r3 = hn::LoadU(d, src + 3 * ld);
+  const auto lo01 = hn::BitCast(d2, hn::InterleaveLower(d, r0, r1));
+  const auto lo23 = hn::BitCast(d2, hn::InterleaveLower(d, r2, r3));
+  const auto hi01 = hn::BitCast(d2, hn::InterleaveUpper(d, r0, r1));
+  const auto hi23 = hn::BitCast(d2, hn::InterleaveUpper(d, r2, r3));
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d2, lo01, lo23)), d, out);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d2, lo01, lo23)), d, out + ldo);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d2, hi01, hi23)), d, out + 2 * ldo);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d2, hi01, hi23)), d, out + 3 * ldo);
+#endif
+}
+
+/// Transposes 32-bit words; `bytes` apart are the source rows (rows of bf16 pairs may be odd).
+void transpose_words(const char* src, int64_t bytes, int64_t k, int64_t n, float* out, int64_t ldo) {
+  int64_t j = 0;
+  if (bytes % 4 == 0) {
+    const int64_t ld = bytes / 4;
+    for (; j + 16 <= n; j += 16) {
+      const float* from = reinterpret_cast<const float*>(src) + j * ld;
+      int64_t p = 0;
+      for (; p + 4 <= k; p += 4) {
+#pragma GCC unroll 4
+        for (int q = 0; q < 16; q += 4) {
+          transpose_4x4(from + q * ld + p, ld, out + p * ldo + j + q, ldo);
+        }
+      }
+      for (; p < k; ++p) {
+        for (int64_t q = 0; q < 16; ++q) out[p * ldo + j + q] = from[q * ld + p];
+      }
+    }
+  }
+  for (; j < n; ++j) {
+    for (int64_t p = 0; p < k; ++p) std::memcpy(out + p * ldo + j, src + j * bytes + p * 4, 4);
+  }
+}
+
+void zero_columns(float* out, int64_t ldo, int64_t k, int64_t begin, int64_t end) {
+  if (begin >= end) return;
+  for (int64_t p = 0; p < k; ++p) {
+    for (int64_t j = begin; j < end; ++j) out[p * ldo + j] = 0;
+  }
+}
+
+void pack_transposed_f32(const void* src, int64_t ld, int64_t k, int64_t n, int64_t pad, void* out,
+                         int64_t ldo) {
+  transpose_words(static_cast<const char*>(src), ld * 4, k, n, static_cast<float*>(out), ldo);
+  zero_columns(static_cast<float*>(out), ldo, k, n, pad);
+}
+
+void pack_transposed_bf16(const void* src_void, int64_t ld, int64_t k, int64_t n, int64_t pad,
+                          void* out_void, int64_t ldo) {
+  const uint16_t* src = static_cast<const uint16_t*>(src_void);
+  float* out = static_cast<float*>(out_void);
+  for (int64_t j = 0; j < n; ++j) {
+    for (int64_t p = 0; p < k; ++p) out[p * ldo + j] = bf16_to_float(src[j * ld + p]);
+  }
+  zero_columns(out, ldo, k, n, pad);
+}
+
+/// Rows p and p + 1 of bf16 meet in one row of words.
+void pack_rows_pairs(const void* src_void, int64_t ld, int64_t k, int64_t n, int64_t pad,
+                     void* out_void, int64_t ldo) {
+  const uint16_t* src = static_cast<const uint16_t*>(src_void);
+  uint32_t* out = static_cast<uint32_t*>(out_void);
+  for (int64_t p = 0; p < k; p += 2) {
+    const uint16_t* low = src + p * ld;
+    uint32_t* HWY_RESTRICT to = out + p / 2 * ldo;
+    if (p + 1 < k) {
+      const uint16_t* high = low + ld;
+      for (int64_t j = 0; j < n; ++j) to[j] = low[j] | static_cast<uint32_t>(high[j]) << 16;
+    } else {
+      for (int64_t j = 0; j < n; ++j) to[j] = low[j];
+    }
+    for (int64_t j = n; j < pad; ++j) to[j] = 0;
+  }
+}
+
+void pack_transposed_pairs(const void* src_void, int64_t ld, int64_t k, int64_t n, int64_t pad,
+                           void* out_void, int64_t ldo) {
+  const uint16_t* src = static_cast<const uint16_t*>(src_void);
+  float* out = static_cast<float*>(out_void);
+  transpose_words(static_cast<const char*>(src_void), ld * 2, k / 2, n, out, ldo);
+  if (k % 2) {
+    for (int64_t j = 0; j < n; ++j) {
+      const uint32_t word = src[j * ld + k - 1];
+      std::memcpy(out + k / 2 * ldo + j, &word, 4);
+    }
+  }
+  zero_columns(out, ldo, (k + 1) / 2, n, pad);
+}
+
+template <int MR, int... NV>
+void fill_row(MicroKernel* row, std::integer_sequence<int, NV...>) {
+  ((row[NV] = &tile<MR, NV + 1>), ...);
+}
+
+MicroSet make_set(bool convert) {
+  MicroSet set;
+  set.lanes = static_cast<int>(hn::Lanes(hn::ScalableTag<float>()));
+  // Accumulators, a row of B and one broadcast must fit the registers: 32 of them, or 16.
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
+  constexpr int kVectors = 4;
+#else
+  constexpr int kVectors = 2;
+#endif
+  set.vectors = kVectors;
+  set.convert = convert;
+  using Sequence = std::make_integer_sequence<int, kVectors>;
+  fill_row<1>(set.kernel[0], Sequence());
+  fill_row<2>(set.kernel[1], Sequence());
+  fill_row<3>(set.kernel[2], Sequence());
+  fill_row<4>(set.kernel[3], Sequence());
+  fill_row<5>(set.kernel[4], Sequence());
+  fill_row<6>(set.kernel[5], Sequence());
+  set.pack = convert ? PackFns{&pack_rows<uint16_t>, &pack_transposed_bf16,
+                                &pack_tiles<uint16_t>}
+                     : PackFns{&pack_rows<float>, &pack_transposed_f32, &pack_tiles<float>};
+  return set;
+}
+
+const MicroSet& float_set() {
+  static const MicroSet set = make_set(false);
+  return set;
+}
+
+const MicroSet& bf16_as_float_set() {
+  static const MicroSet set = make_set(true);
+  return set;
+}
+
+const MicroSet& bf16_dot_set() {
+  static const MicroSet set = [] {
+    MicroSet s;
+    s.lanes = 16;
+    s.vectors = kMaxTileVectors;
+    s.pair = 2;
+    get_bf16_dot_kernels(s.kernel);
+    s.pack = {&pack_rows_pairs, &pack_transposed_pairs, &pack_tiles_pairs};
+    return s;
+  }();
+  return set;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace moetrain::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace moetrain::cpu {
+
+HWY_EXPORT(float_set);
+HWY_EXPORT(bf16_as_float_set);
+HWY_EXPORT(bf16_dot_set);
+
+const MicroSet& micro_set(DType operands, bool dot) {
+  const Target target = current_target();
+  if (operands != DType::kBF16) return HWY_DYNAMIC_DISPATCH(float_set)();
+  if (dot && target == Target::kAvx512Bf16) return HWY_DYNAMIC_DISPATCH(bf16_dot_set)();
+  return HWY_DYNAMIC_DISPATCH(bf16_as_float_set)();
+}
+
+}  // namespace moetrain::cpu
+#endif

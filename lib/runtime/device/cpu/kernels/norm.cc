@@ -1,0 +1,164 @@
+// RMSNorm forward and backward: one row at a time, in registers and first-level cache.
+#include "runtime/device/cpu/kernels/hwy_targets.h"
+#include "runtime/device/cpu/kernels/families.h"
+
+#include <algorithm>
+#include <cmath>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "runtime/device/cpu/kernels/norm.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "runtime/device/cpu/kernels/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace moetrain::cpu {
+namespace HWY_NAMESPACE {
+
+template <class T>
+void norm_loop(const T* x, const float* gain, T* y, float* rstd, int64_t d, double eps, int64_t begin,
+               int64_t end) {
+  for (int64_t row = begin; row < end; ++row) {
+    const T* from = x + row * d;
+    T* to = y + row * d;
+    VF sum = set1(0.0f);
+    for (int64_t i = 0; i < d; i += lanes()) {
+      const VF v = load(from + i, d - i);
+      sum = hn::MulAdd(v, v, sum);
+    }
+    const float r = static_cast<float>(1.0 / std::sqrt(sum_lanes(sum) / static_cast<double>(d) + eps));
+    rstd[row] = r;
+    const VF scale = set1(r);
+    for (int64_t i = 0; i < d; i += lanes()) {
+      const VF v = hn::Mul(load(from + i, d - i), scale);
+      store(hn::Mul(v, load(gain + i, d - i)), to + i, d - i);
+    }
+  }
+}
+
+void norm_rows(std::span<const Tensor> in, std::span<Tensor> out, double eps, int64_t begin,
+               int64_t end) {
+  const float* gain = in[1].as<const float>();
+  float* rstd = out[1].as<float>();
+  const int64_t d = in[0].cols();
+  if (in[0].dtype == DType::kF32) {
+    norm_loop(in[0].as<const float>(), gain, out[0].as<float>(), rstd, d, eps, begin, end);
+  } else {
+    norm_loop(in[0].as<const uint16_t>(), gain, out[0].as<uint16_t>(), rstd, d, eps, begin, end);
+  }
+}
+
+/// dx = rstd (g dy - xhat mean(g dy xhat)), xhat = x rstd; dgain += dy xhat over the rows.
+template <class T>
+void norm_grad_loop(const T* dy, const T* x, const float* gain, const float* rstd, T* dx, float* dgain,
+                    int64_t d, int64_t begin, int64_t end) {
+  std::memset(dgain, 0, d * sizeof(float));
+  for (int64_t row = begin; row < end; ++row) {
+    const T *dy_row = dy + row * d, *x_row = x + row * d;
+    T* dx_row = dx + row * d;
+    const VF r = set1(rstd[row]);
+    VF dot = set1(0.0f);
+    for (int64_t i = 0; i < d; i += lanes()) {
+      const VF dyi = load(dy_row + i, d - i), xhat = hn::Mul(load(x_row + i, d - i), r);
+      const VF product = hn::Mul(dyi, xhat);
+      dot = hn::MulAdd(product, load(gain + i, d - i), dot);
+      store(hn::Add(load(dgain + i, d - i), product), dgain + i, d - i);
+    }
+    const VF mean = set1(sum_lanes(dot) / static_cast<float>(d));
+    for (int64_t i = 0; i < d; i += lanes()) {
+      const VF gdy = hn::Mul(load(dy_row + i, d - i), load(gain + i, d - i));
+      const VF xhat = hn::Mul(load(x_row + i, d - i), r);
+      store(hn::Mul(r, hn::NegMulAdd(xhat, mean, gdy)), dx_row + i, d - i);
+    }
+  }
+}
+
+void norm_grad_rows(std::span<const Tensor> in, std::span<Tensor> out, float* dgain, int64_t begin,
+                    int64_t end) {
+  const float *gain = in[2].as<const float>(), *rstd = in[3].as<const float>();
+  const int64_t d = in[1].cols();
+  if (in[1].dtype == DType::kF32) {
+    norm_grad_loop(in[0].as<const float>(), in[1].as<const float>(), gain, rstd, out[0].as<float>(),
+                   dgain, d, begin, end);
+  } else {
+    norm_grad_loop(in[0].as<const uint16_t>(), in[1].as<const uint16_t>(), gain, rstd,
+                   out[0].as<uint16_t>(), dgain, d, begin, end);
+  }
+}
+
+/// out[i] = sum over blocks of partial[block * d + i], in block order, for columns [begin, end).
+void sum_blocks(const float* partial, int64_t blocks, int64_t d, float* out, int64_t begin,
+                int64_t end) {
+  for (int64_t i = begin; i < end; i += lanes()) {
+    VF sum = set1(0.0f);
+    for (int64_t b = 0; b < blocks; ++b) sum = hn::Add(sum, load(partial + b * d + i, end - i));
+    store(sum, out + i, end - i);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace moetrain::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace moetrain::cpu {
+
+HWY_EXPORT(norm_rows);
+HWY_EXPORT(norm_grad_rows);
+HWY_EXPORT(sum_blocks);
+
+namespace {
+
+using Types = std::span<const Type>;
+
+/// Rows whose gain gradients are summed in one piece: fixed, so that threads do not change a bit.
+constexpr int64_t kGradRows = 64;
+
+int64_t rows_of(const Shape& shape) { return shape.back() == 0 ? 0 : numel(shape) / shape.back(); }
+
+bool accepts_norm(const Attrs&, Types in, Types out) {
+  return is_f32_or_bf16(in[0]) && in[1].dtype == DType::kF32 && out[0].dtype == in[0].dtype;
+}
+
+bool accepts_grad(const Attrs&, Types in, Types out) {
+  return is_f32_or_bf16(in[1]) && in[0].dtype == in[1].dtype && in[2].dtype == DType::kF32 &&
+         out[0].dtype == in[1].dtype;
+}
+
+size_t grad_workspace(const Attrs&, Types in, Types, int) {
+  const int64_t blocks = ceil_div(rows_of(in[1].shape), kGradRows);
+  return kCarverSlack + round_up_64(blocks * in[1].shape.back() * sizeof(float));
+}
+
+void run_norm(const LaunchArgs& args) {
+  const double eps = args.attrs.real("eps");
+  const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, args.in[0].cols()));
+  args.pool.run_ranges(args.in[0].rows(), grain, [&](int64_t begin, int64_t end, int) {
+    HWY_DYNAMIC_DISPATCH(norm_rows)(args.in, args.out, eps, begin, end);
+  });
+}
+
+void run_norm_grad(const LaunchArgs& args) {
+  const int64_t rows = args.in[1].rows(), d = args.in[1].cols();
+  const int64_t blocks = ceil_div(rows, kGradRows);
+  float* partial = Carver(args).take<float>(blocks * d);
+  args.pool.run(blocks, [&](int64_t block, int) {
+    HWY_DYNAMIC_DISPATCH(norm_grad_rows)(args.in, args.out, partial + block * d, block * kGradRows,
+                                         std::min(rows, (block + 1) * kGradRows));
+  });
+  args.pool.run_ranges(d, 256, [&](int64_t begin, int64_t end, int) {
+    HWY_DYNAMIC_DISPATCH(sum_blocks)(partial, blocks, d, args.out[1].as<float>(), begin, end);
+  });
+}
+
+constexpr Kernel kRows[] = {
+    {"rms_norm", "rms_norm.vector", &accepts_norm, nullptr, &run_norm},
+    {"rms_norm_grad", "rms_norm_grad.vector", &accepts_grad, &grad_workspace, &run_norm_grad},
+};
+
+}  // namespace
+
+std::span<const Kernel> norm_kernels() { return kRows; }
+
+}  // namespace moetrain::cpu
+#endif

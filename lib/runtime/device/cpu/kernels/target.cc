@@ -1,0 +1,87 @@
+// Chooses the instruction set once, through Highway's table of compiled targets.
+#include "runtime/device/cpu/kernels/target.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "runtime/device/cpu/kernels/hwy_targets.h"
+#include "runtime/device/cpu/kernels/micro.h"
+
+#include "hwy/highway.h"
+#include "hwy/targets.h"
+
+namespace moetrain::cpu {
+namespace {
+
+int64_t mask_of(Target target) {
+  switch (target) {
+    case Target::kBaseline: return HWY_STATIC_TARGET;
+    case Target::kNeon: return HWY_NEON;
+    case Target::kAvx2: return HWY_AVX2;
+    case Target::kAvx512:
+    case Target::kAvx512Bf16: return HWY_AVX3;
+  }
+  return 0;
+}
+
+int64_t supported() {
+  static const int64_t mask = hwy::SupportedTargets() & (HWY_TARGETS);
+  return mask;
+}
+
+bool available(Target target) {
+  // Where a better set is the baseline (a native build), the portable one is not compiled.
+  if (target == Target::kAvx512Bf16 && !bf16_dot_supported()) return false;
+  if (target != Target::kBaseline && mask_of(target) == HWY_STATIC_TARGET) return true;
+  return (supported() & mask_of(target)) != 0;
+}
+
+void choose(Target target) {
+  hwy::SetSupportedTargetsForTest(mask_of(target));
+  hwy::GetChosenTarget().Update(mask_of(target));
+}
+
+Target first_choice() {
+  const std::vector<Target> all = available_targets();
+  Target target = all.back();
+  if (const char* name = std::getenv("MOETRAIN_CPU_TARGET")) {
+    for (Target t : all) {
+      if (std::strcmp(name, name_of(t)) == 0) target = t;
+    }
+  }
+  choose(target);
+  return target;
+}
+
+Target& chosen() {
+  static Target target = first_choice();
+  return target;
+}
+
+}  // namespace
+
+const char* name_of(Target target) {
+  constexpr const char* kNames[] = {"baseline", "neon", "avx2", "avx512", "avx512_bf16"};
+  return kNames[static_cast<int>(target)];
+}
+
+std::vector<Target> available_targets() {
+  std::vector<Target> found;
+  for (Target t : {Target::kBaseline, Target::kNeon, Target::kAvx2, Target::kAvx512,
+                   Target::kAvx512Bf16}) {
+    if (available(t)) found.push_back(t);
+  }
+  return found;
+}
+
+Target current_target() { return chosen(); }
+
+bool set_target(Target target) {
+  if (!available(target)) return false;
+  chosen() = target;
+  choose(target);
+  return true;
+}
+
+}  // namespace moetrain::cpu

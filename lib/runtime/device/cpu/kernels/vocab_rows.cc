@@ -1,0 +1,54 @@
+// Column-wise softmax pieces on every instruction set.
+#include "runtime/device/cpu/kernels/hwy_targets.h"
+#include "runtime/device/cpu/kernels/vocab_rows.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "runtime/device/cpu/kernels/vocab_rows.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "runtime/device/cpu/kernels/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace moetrain::cpu {
+namespace HWY_NAMESPACE {
+
+void exponentials(float* block, int64_t rows, int64_t cols, float* maximum, float* sum) {
+  for (int64_t c = 0; c < cols; c += lanes()) {
+    VF top = load(block + c);
+    for (int64_t r = 1; r < rows; ++r) top = hn::Max(top, load(block + r * cols + c));
+    VF total = set1(0.0f);
+    for (int64_t r = 0; r < rows; ++r) {
+      const VF e = exp(hn::Sub(load(block + r * cols + c), top));
+      total = hn::Add(total, e);
+      store(e, block + r * cols + c);
+    }
+    store(top, maximum + c);
+    store(total, sum + c);
+  }
+}
+
+void scale_columns(float* block, int64_t rows, int64_t cols, const float* factor) {
+  for (int64_t c = 0; c < cols; c += lanes()) {
+    const VF f = load(factor + c);
+    for (int64_t r = 0; r < rows; ++r) store(hn::Mul(f, load(block + r * cols + c)), block + r * cols + c);
+  }
+}
+
+const VocabRows& vocab_rows_here() {
+  static constexpr VocabRows kRows{&exponentials, &scale_columns};
+  return kRows;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace moetrain::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace moetrain::cpu {
+
+HWY_EXPORT(vocab_rows_here);
+
+const VocabRows& vocab_rows() { return HWY_DYNAMIC_DISPATCH(vocab_rows_here)(); }
+
+}  // namespace moetrain::cpu
+#endif

@@ -1,0 +1,93 @@
+// Router, dispatch and combine against the references, with unrouted tokens and idle experts.
+#include "kernels/harness.h"
+#include "ops/experts.h"
+#include "ops/route.h"
+
+namespace moetrain::cpu::testing {
+namespace {
+
+using Experts = EachTarget;
+
+struct Routing {
+  int64_t b, s, experts, top_k, groups, top_groups, normalise, valid;
+};
+
+const Routing kRoutings[] = {{2, 11, 8, 2, 1, 1, 1, 0},  {2, 70, 16, 4, 4, 2, 1, 0},
+                             {1, 9, 32, 8, 1, 1, 0, 6},  {3, 5, 6, 6, 3, 3, 1, 4},
+                             {1, 140, 40, 3, 8, 2, 0, 0}, {1, 4, 4, 1, 4, 2, 1, 0}};
+
+Attrs attrs_of(const Routing& r) {
+  return {{"top_k", r.top_k},         {"groups", r.groups},   {"top_groups", r.top_groups},
+          {"normalise", r.normalise}, {"scaling", 2.5},       {"valid_positions", r.valid}};
+}
+
+std::vector<int32_t> positions(const Routing& r) {
+  std::vector<int32_t> pos;
+  for (int64_t i = 0; i < r.b * r.s; ++i) pos.push_back(static_cast<int32_t>(i % r.s));
+  return pos;
+}
+
+Case route_case(const Routing& r) {
+  Case c(ops::kRoute, attrs_of(r));
+  c.normal(DType::kF32, {r.b, r.s, r.experts}, 2)
+      .normal(DType::kF32, {r.experts}, 0.2, -0.3)
+      .integers({r.b, r.s}, positions(r));
+  return c;
+}
+
+TEST_P(Experts, Route) {
+  for (const Routing& r : kRoutings) {
+    const Case c = route_case(r);
+    c.check({Bound{0}, Bound{1e-6}, Bound{0}, Bound{0}, Bound{1e-6}});
+    for (bool balance : {false, true}) {
+      Case grad(ops::kRouteGrad, attrs_of(r));
+      grad.normal(DType::kF32, {r.b, r.s, r.top_k})
+          .normal(DType::kF32, {r.b, r.s, r.experts}, 2)
+          .result_of(c, 0, DType::kI32)
+          .integers({r.b, r.s}, positions(r));
+      if (balance) grad.normal(DType::kF32, {r.b, r.experts});
+      grad.check({Bound{3e-6}});
+    }
+  }
+}
+
+TEST_P(Experts, DispatchAndCombine) {
+  for (DType t : {DType::kF32, DType::kBF16}) {
+    for (const Routing& r : kRoutings) {
+      const int64_t d = 21;
+      const Case routed = route_case(r);
+      int64_t rows = 0;
+      const auto chosen = routed.reference(false);
+      for (double e : chosen[0]) rows += e >= 0;
+      const Attrs attrs{{"experts", r.experts}};
+      Case dispatch(ops::kDispatch, attrs);
+      dispatch.normal(t, {r.b, r.s, d}).result_of(routed, 0, DType::kI32).rows(rows);
+      dispatch.check({Bound{0}, Bound{0}});
+      const int64_t slots = r.b * r.s * r.top_k;
+      Case(ops::kDispatchGrad, attrs)
+          .ragged(t, r.experts, slots, rows, d)
+          .result_of(dispatch, 1, DType::kI32)
+          .result_of(routed, 0, DType::kI32)
+          .check({Bound{}});
+      Case(ops::kCombine, attrs)
+          .ragged(t, r.experts, slots, rows, d)
+          .result_of(dispatch, 1, DType::kI32)
+          .result_of(routed, 1, DType::kF32)
+          .result_of(routed, 0, DType::kI32)
+          .check({Bound{}});
+      Case(ops::kCombineGrad, attrs)
+          .normal(t, {r.b, r.s, d})
+          .result_of(dispatch, 1, DType::kI32)
+          .result_of(routed, 1, DType::kF32)
+          .result_of(routed, 0, DType::kI32)
+          .ragged(t, r.experts, slots, rows, d)
+          .rows(rows)
+          .check({Bound{}, Bound{}});
+    }
+  }
+}
+
+MOETRAIN_ON_EACH_TARGET(Experts);
+
+}  // namespace
+}  // namespace moetrain::cpu::testing

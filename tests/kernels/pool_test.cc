@@ -1,0 +1,61 @@
+// The thread pool: every task once, exceptions, many short loops, more workers than cores.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <numeric>
+#include <stdexcept>
+#include <vector>
+
+#include "runtime/device/cpu/threads.h"
+
+namespace moetrain {
+namespace {
+
+TEST(ThreadPool, RunsEveryTaskOnce) {
+  for (int threads : {1, 2, 3, 8}) {
+    ThreadPool pool(threads);
+    for (int64_t tasks : {0, 1, 2, 7, 1000}) {
+      std::vector<int> done(tasks, 0);
+      pool.run(tasks, [&](int64_t i, int worker) {
+        ASSERT_GE(worker, 0);
+        ASSERT_LT(worker, threads);
+        ++done[i];
+      });
+      EXPECT_EQ(std::accumulate(done.begin(), done.end(), 0), tasks);
+      for (int d : done) EXPECT_EQ(d, 1);
+    }
+  }
+}
+
+TEST(ThreadPool, ManyShortLoops) {
+  ThreadPool pool(4);
+  std::atomic<int64_t> sum{0};
+  for (int round = 0; round < 2000; ++round) {
+    pool.run(5, [&](int64_t i, int) { sum.fetch_add(i, std::memory_order_relaxed); });
+  }
+  EXPECT_EQ(sum.load(), 2000 * 10);
+}
+
+TEST(ThreadPool, RangesCoverAllItems) {
+  ThreadPool pool(3);
+  std::vector<int> done(103, 0);
+  pool.run_ranges(103, 10, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) ++done[i];
+  });
+  for (int d : done) EXPECT_EQ(d, 1);
+}
+
+TEST(ThreadPool, RethrowsAndStaysUsable) {
+  ThreadPool pool(3);
+  for (int round = 0; round < 20; ++round) {
+    EXPECT_THROW(pool.run(50, [](int64_t i, int) {
+      if (i == 17) throw std::runtime_error("seventeen");
+    }), std::runtime_error);
+    std::atomic<int> count{0};
+    pool.run(50, [&](int64_t, int) { ++count; });
+    EXPECT_EQ(count.load(), 50);
+  }
+}
+
+}  // namespace
+}  // namespace moetrain
