@@ -1,5 +1,5 @@
 // Rows of section `model`; names are those of DeepSeek-V3's config.json.
-#include "config/field.h"
+#include "config/row.h"
 
 namespace moetrain {
 

@@ -1,5 +1,5 @@
 // Rows of section `parallel`.
-#include "config/field.h"
+#include "config/row.h"
 
 namespace moetrain {
 

@@ -1,6 +1,6 @@
 // Rows of sections `run`, `data`, `compute`, `checkpoint`, `log` and `debug`, and the list of
 // sections.
-#include "config/field.h"
+#include "config/row.h"
 
 namespace moetrain {
 

@@ -1,5 +1,5 @@
 // Rows of sections `optimizer`, `router` and `train`.
-#include "config/field.h"
+#include "config/row.h"
 
 namespace moetrain {
 

@@ -1,5 +1,5 @@
 // Helpers of description rows.
-#include "config/field.h"
+#include "config/row.h"
 
 #include <cmath>
 
