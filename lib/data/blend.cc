@@ -37,7 +37,9 @@ BlendIndex draw(std::span<const double> weights, std::span<const int64_t> sizes,
 
 }  // namespace
 
-BlendIndex blend(std::span<const double> weights, int64_t samples) { return draw(weights, {}, samples); }
+BlendIndex blend(std::span<const double> weights, int64_t samples) {
+  return draw(weights, {}, samples);
+}
 
 BlendIndex blend_exhaustive(std::span<const int64_t> sizes) {
   const int64_t total = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});

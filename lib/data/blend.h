@@ -15,8 +15,8 @@ struct BlendIndex {
 };
 
 /// Greedy blend of the field: sample i goes to the set with the largest w[d]*max(i,1) - taken[d],
-/// the lowest number on ties. `weights` are used as given (normalise twice before, as the field does).
-/// Example: .5 .25 .25 gives (0,0)(1,0)(2,0)(0,1)(0,2)(1,1)(2,1)(0,3).
+/// the lowest number on ties. `weights` are used as given (normalise twice before, as the field
+/// does). Example: .5 .25 .25 gives (0,0)(1,0)(2,0)(0,1)(0,2)(1,1)(2,1)(0,3).
 BlendIndex blend(std::span<const double> weights, int64_t samples);
 
 /// Draws every set exactly `sizes[d]` times in proportion to the sizes; an exhausted set leaves.

@@ -12,14 +12,15 @@
 
 namespace moetrain {
 
-/// Bytes of input done and in all; called from the calling thread, from time to time and at the end.
+/// Bytes of input done and in all; called from the calling thread, from time to time and at the
+/// end.
 using Progress = std::function<void(int64_t done, int64_t total)>;
 
 struct BuildOptions {
   CorpusOptions corpus;
-  std::string prefix;       ///< writes PREFIX.bin and PREFIX.idx; missing folders are made
-  bool append_eod = true;   ///< the tokenizer's end-of-document id closes every document
-  int threads = 0;          ///< 0: all cores
+  std::string prefix;      ///< writes PREFIX.bin and PREFIX.idx; missing folders are made
+  bool append_eod = true;  ///< the tokenizer's end-of-document id closes every document
+  int threads = 0;         ///< 0: all cores
   Progress progress;
 };
 
@@ -30,12 +31,14 @@ struct BuildReport {
   std::string text() const;
 };
 
-/// Tokenises in parallel over documents; the files do not depend on the number of threads. Documents
-/// without text are left out and counted. On any failure (UserError for bad input) nothing is left.
+/// Tokenises in parallel over documents; the files do not depend on the number of threads.
+/// Documents without text are left out and counted. On any failure (UserError for bad input)
+/// nothing is left.
 BuildReport build_dataset(const Tokenizer& tokenizer, const BuildOptions& options);
 
-/// Learns a byte-level BPE from the corpus and writes `path`, a tokenizer.json. Returns what it made, in one line.
-std::string train_tokenizer(const CorpusOptions& corpus, const BpeTrainerOptions& options, const std::string& path,
-                            const Progress& progress = {});
+/// Learns a byte-level BPE from the corpus and writes `path`, a tokenizer.json. Returns what it
+/// made, in one line.
+std::string train_tokenizer(const CorpusOptions& corpus, const BpeTrainerOptions& options,
+                            const std::string& path, const Progress& progress = {});
 
 }  // namespace moetrain

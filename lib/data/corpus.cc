@@ -13,7 +13,9 @@ namespace {
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r\n\f\v") == std::string_view::npos; }
+bool is_blank(std::string_view line) {
+  return line.find_first_not_of(" \t\r\n\f\v") == std::string_view::npos;
+}
 
 std::string_view without_line_end(std::string_view line) {
   if (line.ends_with('\n')) line.remove_suffix(1);
@@ -66,7 +68,8 @@ bool Corpus::is_jsonl(const std::string& path) const {
 std::string_view Corpus::take_line() {
   const std::string_view rest = maps_[file_].text().substr(at_);
   const size_t end = rest.find('\n');
-  const std::string_view line = rest.substr(0, end == std::string_view::npos ? rest.size() : end + 1);
+  const std::string_view line =
+      rest.substr(0, end == std::string_view::npos ? rest.size() : end + 1);
   at_ += line.size();
   ++line_;
   return line;
@@ -125,9 +128,11 @@ std::string_view Corpus::text(const RawDocument& document, std::string& storage)
   if (const size_t bad = utf8_find_invalid(document.bytes); bad != std::string_view::npos) {
     const std::string_view before = document.bytes.substr(0, bad);
     const auto line = document.line + std::count(before.begin(), before.end(), '\n');
-    throw UserError({{cat(paths_[document.file], ":", line),
-                      cat("not UTF-8: ill-formed byte ", static_cast<int>(static_cast<unsigned char>(document.bytes[bad])),
-                          " at offset ", document.bytes.data() + bad - maps_[document.file].text().data(), " of the file")}});
+    throw UserError(
+        {{cat(paths_[document.file], ":", line),
+          cat("not UTF-8: ill-formed byte ",
+              static_cast<int>(static_cast<unsigned char>(document.bytes[bad])), " at offset ",
+              document.bytes.data() + bad - maps_[document.file].text().data(), " of the file")}});
   }
   if (!document.jsonl) return document.bytes;
   std::string fault;

@@ -14,11 +14,12 @@ enum class TextFormat { kAuto, kText, kJsonl };  ///< auto: by .jsonl or .ndjson
 enum class DocumentCut { kFile, kBlankLines, kSeparatorLine };
 
 struct CorpusOptions {
-  std::vector<std::string> inputs;  ///< files, or folders whose files are taken in order of their names
+  std::vector<std::string>
+      inputs;  ///< files, or folders whose files are taken in order of their names
   TextFormat format = TextFormat::kAuto;
-  std::string key = "text";         ///< JSONL: the field that holds the text
+  std::string key = "text";              ///< JSONL: the field that holds the text
   DocumentCut cut = DocumentCut::kFile;  ///< plain text: what ends a document
-  std::string separator;            ///< kSeparatorLine: the whole line
+  std::string separator;                 ///< kSeparatorLine: the whole line
 };
 
 /// Not yet decoded. `bytes` stays valid as long as the Corpus.

@@ -19,7 +19,8 @@ GptIndex::GptIndex(const Lengths& length, SequenceRange range, const GptIndexOpt
   MT_CHECK(sequence_length_ > 0 && range.size() >= 0, sequence_length_);
   for (int64_t i = range.begin; i < range.end; ++i) tokens_per_epoch_ += length_(i);
   if (tokens_per_epoch_ == 0) {
-    throw UserError(cat("no tokens in this part of the data: ", range.size(), " sequences, 0 tokens"));
+    throw UserError(
+        cat("no tokens in this part of the data: ", range.size(), " sequences, 0 tokens"));
   }
   int64_t before_last = 0;  // samples before the last epoch, when that one is shuffled apart
   NumpyRandom random(options.seed);
@@ -35,9 +36,11 @@ GptIndex::GptIndex(const Lengths& length, SequenceRange range, const GptIndexOpt
     last_epoch_apart_ = from_last < static_cast<int64_t>(0.80 * static_cast<double>(per_epoch));
   }
   const int64_t n = range.size();
-  if (n > std::numeric_limits<int32_t>::max()) throw UserError("more than 2147483647 sequences in one dataset");
+  if (n > std::numeric_limits<int32_t>::max())
+    throw UserError("more than 2147483647 sequences in one dataset");
   order_.resize(static_cast<size_t>(n * epochs_));
-  for (size_t i = 0; i < order_.size(); ++i) order_[i] = static_cast<int32_t>(static_cast<int64_t>(i) % n);
+  for (size_t i = 0; i < order_.size(); ++i)
+    order_[i] = static_cast<int32_t>(static_cast<int64_t>(i) % n);
   const std::span<int32_t> all(order_);
   const size_t joint = static_cast<size_t>(last_epoch_apart_ ? n * (epochs_ - 1) : n * epochs_);
   random.shuffle(all.first(joint));

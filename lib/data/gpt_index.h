@@ -1,4 +1,5 @@
-// Which tokens make sample k: documents shuffled, laid end to end over epochs, cut every S tokens, shuffled again.
+// Which tokens make sample k: documents shuffled, laid end to end over epochs, cut every S tokens,
+// shuffled again.
 #pragma once
 
 #include <cstdint>
@@ -43,10 +44,13 @@ class GptIndex {
   int64_t tokens_per_epoch() const { return tokens_per_epoch_; }
   bool last_epoch_apart() const { return last_epoch_apart_; }
   Row row(int64_t r) const;
-  int64_t document_at(int64_t position) const { return first_ + order_[static_cast<size_t>(position)]; }
+  int64_t document_at(int64_t position) const {
+    return first_ + order_[static_cast<size_t>(position)];
+  }
   /// Row of sample k after the shuffle.
   int64_t shuffled(int64_t k) const {
-    return wide_.empty() ? static_cast<int64_t>(shuffle_[static_cast<size_t>(k)]) : wide_[static_cast<size_t>(k)];
+    return wide_.empty() ? static_cast<int64_t>(shuffle_[static_cast<size_t>(k)])
+                         : wide_[static_cast<size_t>(k)];
   }
   /// The pieces of sample k in order, S + 1 tokens together (fewer only in a kept partial one).
   /// Pieces without tokens are left out.

@@ -33,36 +33,55 @@ int64_t copy_ids(const unsigned char* from, int64_t count, int64_t limit, int32_
   return count;
 }
 
-int64_t copy_ids(TokenType type, const unsigned char* from, int64_t count, int64_t limit, int32_t* out) {
+int64_t copy_ids(TokenType type, const unsigned char* from, int64_t count, int64_t limit,
+                 int32_t* out) {
   switch (type) {
-    case TokenType::kU8: return copy_ids<uint8_t>(from, count, limit, out);
-    case TokenType::kI8: return copy_ids<int8_t>(from, count, limit, out);
-    case TokenType::kI16: return copy_ids<int16_t>(from, count, limit, out);
-    case TokenType::kI32: return copy_ids<int32_t>(from, count, limit, out);
-    case TokenType::kI64: return copy_ids<int64_t>(from, count, limit, out);
-    case TokenType::kU16: return copy_ids<uint16_t>(from, count, limit, out);
-    default: return 0;
+    case TokenType::kU8:
+      return copy_ids<uint8_t>(from, count, limit, out);
+    case TokenType::kI8:
+      return copy_ids<int8_t>(from, count, limit, out);
+    case TokenType::kI16:
+      return copy_ids<int16_t>(from, count, limit, out);
+    case TokenType::kI32:
+      return copy_ids<int32_t>(from, count, limit, out);
+    case TokenType::kI64:
+      return copy_ids<int64_t>(from, count, limit, out);
+    case TokenType::kU16:
+      return copy_ids<uint16_t>(from, count, limit, out);
+    default:
+      return 0;
   }
 }
 
 int64_t load_id(TokenType type, const unsigned char* at) {
   switch (type) {
-    case TokenType::kU8: return load<uint8_t>(at);
-    case TokenType::kI8: return load<int8_t>(at);
-    case TokenType::kI16: return load<int16_t>(at);
-    case TokenType::kI32: return load<int32_t>(at);
-    case TokenType::kI64: return load<int64_t>(at);
-    default: return load<uint16_t>(at);
+    case TokenType::kU8:
+      return load<uint8_t>(at);
+    case TokenType::kI8:
+      return load<int8_t>(at);
+    case TokenType::kI16:
+      return load<int16_t>(at);
+    case TokenType::kI32:
+      return load<int32_t>(at);
+    case TokenType::kI64:
+      return load<int64_t>(at);
+    default:
+      return load<uint16_t>(at);
   }
 }
 
 int64_t largest_id(TokenType type) {
   switch (type) {
-    case TokenType::kU8: return 255;
-    case TokenType::kI8: return 127;
-    case TokenType::kI16: return 32767;
-    case TokenType::kU16: return 65535;
-    default: return kI32Max;
+    case TokenType::kU8:
+      return 255;
+    case TokenType::kI8:
+      return 127;
+    case TokenType::kI16:
+      return 32767;
+    case TokenType::kU16:
+      return 65535;
+    default:
+      return kI32Max;
   }
 }
 
@@ -103,8 +122,8 @@ IndexedDataset::IndexedDataset(std::string prefix, IndexedOptions options)
   validate_header();
   validate_arrays();
   if (options_.vocab_size > largest_id(type_) + 1) {
-    warnings_.push_back(cat(prefix_, ".idx: tokens are ", name_of(type_), " (ids up to ", largest_id(type_),
-                            ") but the vocabulary has ", options_.vocab_size,
+    warnings_.push_back(cat(prefix_, ".idx: tokens are ", name_of(type_), " (ids up to ",
+                            largest_id(type_), ") but the vocabulary has ", options_.vocab_size,
                             " ids: larger ids would have been wrapped when the file was written"));
   }
   if (static_cast<int64_t>(data_.size()) <= options_.verify_bytes) verify_tokens();
@@ -125,7 +144,8 @@ void IndexedDataset::validate_header() {
   type_ = static_cast<TokenType>(code);
   if (size_of(type_) == 0) refuse(cat("dtype code: expected 1 to 8, found ", code));
   if (type_ == TokenType::kF32 || type_ == TokenType::kF64) {
-    refuse(cat("dtype code: ", code, " (", name_of(type_), ") holds no token ids; expected an integer type"));
+    refuse(cat("dtype code: ", code, " (", name_of(type_),
+               ") holds no token ids; expected an integer type"));
   }
   const auto sequences = load<uint64_t>(index_.data() + 18);
   const auto boundaries = load<uint64_t>(index_.data() + 26);
@@ -135,15 +155,17 @@ void IndexedDataset::validate_header() {
   }
   if (boundaries == 0) refuse("document count: expected at least 1 boundary, found 0");
   if (boundaries > room / 8) {
-    refuse(cat("document count: ", boundaries, " boundaries need more bytes than the file's ", size));
+    refuse(
+        cat("document count: ", boundaries, " boundaries need more bytes than the file's ", size));
   }
   sequences_ = static_cast<int64_t>(sequences);
   boundaries_ = static_cast<int64_t>(boundaries);
   const int64_t expected = kHeader + 12 * sequences_ + 8 * boundaries_;
   if (size != expected) {
     const bool modes = size == expected + sequences_;
-    refuse(cat("file size: expected ", expected, " bytes for ", sequences_, " sequences and ", boundaries_,
-               " boundaries, found ", size, modes ? "; multimodal modes are not supported" : ""));
+    refuse(cat("file size: expected ", expected, " bytes for ", sequences_, " sequences and ",
+               boundaries_, " boundaries, found ", size,
+               modes ? "; multimodal modes are not supported" : ""));
   }
 }
 
@@ -156,31 +178,38 @@ void IndexedDataset::validate_arrays() {
   int64_t expected = 0;
   for (int64_t i = 0; i < sequences_; ++i) {
     const int64_t tokens = length(i);
-    if (tokens < 0) refuse(path, cat("length of sequence ", i, ": expected 0 or more, found ", tokens));
+    if (tokens < 0)
+      refuse(path, cat("length of sequence ", i, ": expected 0 or more, found ", tokens));
     if (pointer(i) != expected) {
       refuse(path, cat("pointer of sequence ", i, ": expected ", expected,
                        " (running sum of lengths times ", width, " bytes), found ", pointer(i)));
     }
-    expected += tokens * width;  // at most 2^60 sequences of 2^31 tokens: the file size bounds it far below
+    expected +=
+        tokens * width;  // at most 2^60 sequences of 2^31 tokens: the file size bounds it far below
   }
   tokens_ = expected / width;
   int64_t last = 0;
   for (int64_t d = 0; d < boundaries_; ++d) {
     const int64_t at = document_begin(d);
     if (d == 0 && at != 0) refuse(path, cat("document boundary 0: expected 0, found ", at));
-    if (at < last) refuse(path, cat("document boundary ", d, ": expected at least ", last, ", found ", at));
+    if (at < last)
+      refuse(path, cat("document boundary ", d, ": expected at least ", last, ", found ", at));
     last = at;
   }
   if (last != sequences_) {
-    refuse(path, cat("last document boundary: expected ", sequences_, " (the number of sequences), found ", last));
+    refuse(path, cat("last document boundary: expected ", sequences_,
+                     " (the number of sequences), found ", last));
   }
   if (static_cast<int64_t>(data_.size()) != expected) {
-    refuse(prefix_ + ".bin", cat("file size: expected ", expected, " bytes (", tokens_, " tokens of ", width,
-                                 " bytes, from ", path, "), found ", data_.size()));
+    refuse(prefix_ + ".bin",
+           cat("file size: expected ", expected, " bytes (", tokens_, " tokens of ", width,
+               " bytes, from ", path, "), found ", data_.size()));
   }
 }
 
-int64_t IndexedDataset::length(int64_t i) const { return load<int32_t>(index_.data() + kHeader + 4 * i); }
+int64_t IndexedDataset::length(int64_t i) const {
+  return load<int32_t>(index_.data() + kHeader + 4 * i);
+}
 
 int64_t IndexedDataset::pointer(int64_t i) const {
   return load<int64_t>(index_.data() + kHeader + 4 * sequences_ + 8 * i);
@@ -196,16 +225,19 @@ void IndexedDataset::bad_token(int64_t sequence, int64_t position, int64_t id) c
     const int64_t middle = low + (high - low) / 2;
     (document_begin(middle) <= sequence ? low : high) = middle;
   }
-  const std::string limit = options_.vocab_size > 0 ? cat("the vocabulary has ", options_.vocab_size, " ids")
-                                                    : cat("ids lie in 0 to ", kI32Max);
-  throw UserError({{prefix_ + ".bin", cat("document ", low, ", sequence ", sequence, ", position ", position,
-                                          ": token id ", id, " but ", limit,
-                                          "; the data and the tokenizer or model.vocab_size do not belong together")}});
+  const std::string limit = options_.vocab_size > 0
+                                ? cat("the vocabulary has ", options_.vocab_size, " ids")
+                                : cat("ids lie in 0 to ", kI32Max);
+  throw UserError(
+      {{prefix_ + ".bin",
+        cat("document ", low, ", sequence ", sequence, ", position ", position, ": token id ", id,
+            " but ", limit,
+            "; the data and the tokenizer or model.vocab_size do not belong together")}});
 }
 
 void IndexedDataset::read(int64_t i, int64_t offset, int64_t count, int32_t* out) const {
-  MT_CHECK(i >= 0 && i < sequences_ && offset >= 0 && count >= 0 && offset + count <= length(i), "sequence ", i,
-           " offset ", offset, " count ", count);
+  MT_CHECK(i >= 0 && i < sequences_ && offset >= 0 && count >= 0 && offset + count <= length(i),
+           "sequence ", i, " offset ", offset, " count ", count);
   const int64_t limit = options_.vocab_size > 0 ? options_.vocab_size : kI32Max + 1;
   const unsigned char* from = data_.data() + pointer(i) + offset * size_of(type_);
   const int64_t good = copy_ids(type_, from, count, limit, out);
@@ -213,7 +245,9 @@ void IndexedDataset::read(int64_t i, int64_t offset, int64_t count, int32_t* out
 }
 
 void IndexedDataset::verify_tokens() const {
-  if (options_.vocab_size > largest_id(type_) && (type_ == TokenType::kU8 || type_ == TokenType::kU16)) return;
+  if (options_.vocab_size > largest_id(type_) &&
+      (type_ == TokenType::kU8 || type_ == TokenType::kU16))
+    return;
   for (int64_t i = 0; i < sequences_; ++i) read(i, 0, length(i), nullptr);
 }
 
@@ -230,8 +264,9 @@ IndexedWriter::IndexedWriter(std::string prefix, TokenType type)
 
 void IndexedWriter::add_sequence(std::span<const int32_t> tokens) {
   if (static_cast<int64_t>(tokens.size()) > kI32Max) {
-    throw UserError({{prefix_ + ".bin", cat("a sequence of ", tokens.size(),
-                                            " tokens is longer than the format's 2147483647; split the document")}});
+    throw UserError({{prefix_ + ".bin",
+                      cat("a sequence of ", tokens.size(),
+                          " tokens is longer than the format's 2147483647; split the document")}});
   }
   const auto width = static_cast<size_t>(size_of(type_));
   scratch_.resize(tokens.size() * width);
@@ -241,7 +276,8 @@ void IndexedWriter::add_sequence(std::span<const int32_t> tokens) {
     if (id < 0 || id > limit) {
       throw UserError({{prefix_ + ".bin", cat("token id ", id, " does not fit ", name_of(type_))}});
     }
-    std::memcpy(scratch_.data() + i * width, &id, width);  // little endian: the low bytes come first
+    std::memcpy(scratch_.data() + i * width, &id,
+                width);  // little endian: the low bytes come first
   }
   data_.write(scratch_.data(), scratch_.size());
   lengths_.push_back(static_cast<int32_t>(tokens.size()));
@@ -251,8 +287,9 @@ void IndexedWriter::end_document() { boundaries_.push_back(static_cast<int64_t>(
 
 void IndexedWriter::append(const IndexedDataset& other) {
   if (other.type() != type_) {
-    throw UserError({{other.prefix() + ".idx", cat("tokens are ", name_of(other.type()), ", the output's are ",
-                                                   name_of(type_), "; merging needs equal types")}});
+    throw UserError(
+        {{other.prefix() + ".idx", cat("tokens are ", name_of(other.type()), ", the output's are ",
+                                       name_of(type_), "; merging needs equal types")}});
   }
   std::vector<int32_t> tokens;
   for (int64_t d = 0; d < other.documents(); ++d) {

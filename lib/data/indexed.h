@@ -1,4 +1,5 @@
-// The .bin/.idx token files of the field (Megatron's indexed dataset, version 1): reader and writer.
+// The .bin/.idx token files of the field (Megatron's indexed dataset, version 1): reader and
+// writer.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,18 @@
 
 namespace moetrain {
 
-/// Element type codes of the .idx header; 6 and 7 (floats) exist in the format but hold no token ids.
-enum class TokenType : uint8_t { kU8 = 1, kI8 = 2, kI16 = 3, kI32 = 4, kI64 = 5, kF64 = 6, kF32 = 7, kU16 = 8 };
+/// Element type codes of the .idx header; 6 and 7 (floats) exist in the format but hold no token
+/// ids.
+enum class TokenType : uint8_t {
+  kU8 = 1,
+  kI8 = 2,
+  kI16 = 3,
+  kI32 = 4,
+  kI64 = 5,
+  kF64 = 6,
+  kF32 = 7,
+  kU16 = 8
+};
 
 /// Bytes of one token, 0 for an unknown code.
 int64_t size_of(TokenType type);

@@ -18,23 +18,31 @@ void histogram(const std::vector<int64_t>& buckets, int64_t total, std::ostrings
   const int64_t most = *std::max_element(buckets.begin(), buckets.end());
   for (size_t k = 0; k < buckets.size(); ++k) {
     if (buckets[k] == 0) continue;
-    const int64_t low = k == 0 ? 0 : int64_t{1} << (k - 1), high = k == 0 ? 0 : (int64_t{1} << k) - 1;
-    out << "  " << std::setw(10) << low << " .. " << std::setw(10) << high << " tokens  " << std::setw(10) << buckets[k] << "  "
-        << std::string(static_cast<size_t>(std::max<int64_t>(1, buckets[k] * kBar / most)), '#') << "\n";
+    const int64_t low = k == 0 ? 0 : int64_t{1} << (k - 1),
+                  high = k == 0 ? 0 : (int64_t{1} << k) - 1;
+    out << "  " << std::setw(10) << low << " .. " << std::setw(10) << high << " tokens  "
+        << std::setw(10) << buckets[k] << "  "
+        << std::string(static_cast<size_t>(std::max<int64_t>(1, buckets[k] * kBar / most)), '#')
+        << "\n";
   }
-  out << "  " << std::setw(24) << "all sequences" << "  " << std::setw(17) << total << "\n";
+  out << "  " << std::setw(24) << "all sequences"
+      << "  " << std::setw(17) << total << "\n";
 }
 
 }  // namespace
 
-std::string inspect_dataset(const std::string& prefix, const Tokenizer* tokenizer, int64_t vocab_size) {
+std::string inspect_dataset(const std::string& prefix, const Tokenizer* tokenizer,
+                            int64_t vocab_size) {
   IndexedOptions options;
-  options.vocab_size = vocab_size > 0 ? vocab_size : tokenizer != nullptr ? tokenizer->vocab_size() : 0;
+  options.vocab_size = vocab_size > 0         ? vocab_size
+                       : tokenizer != nullptr ? tokenizer->vocab_size()
+                                              : 0;
   options.verify_bytes = -1;  // every token is read below
   const IndexedDataset data(prefix, options);
   std::ostringstream out;
-  out << prefix << "\n  documents  " << data.documents() << "\n  sequences  " << data.sequences() << "\n  tokens     " << data.tokens()
-      << "\n  type       " << name_of(data.type()) << ", " << human_bytes(static_cast<double>(data.tokens() * size_of(data.type()))) << "\n";
+  out << prefix << "\n  documents  " << data.documents() << "\n  sequences  " << data.sequences()
+      << "\n  tokens     " << data.tokens() << "\n  type       " << name_of(data.type()) << ", "
+      << human_bytes(static_cast<double>(data.tokens() * size_of(data.type()))) << "\n";
   for (const std::string& warning : data.warnings()) out << "  warning: " << warning << "\n";
 
   std::vector<int64_t> buckets(33, 0);
@@ -54,12 +62,14 @@ std::string inspect_dataset(const std::string& prefix, const Tokenizer* tokenize
     }
   }
   if (data.sequences() == 0) return out.str() + "  no sequences: nothing to train on\n";
-  out << "  lengths    " << shortest << " to " << longest << ", mean " << data.tokens() / data.sequences() << "\n";
+  out << "  lengths    " << shortest << " to " << longest << ", mean "
+      << data.tokens() / data.sequences() << "\n";
   histogram(buckets, data.sequences(), out);
   out << "  largest id " << largest;
   if (options.vocab_size > 0) out << " of a vocabulary of " << options.vocab_size;
   out << "\n";
-  if (tokenizer != nullptr && tokenizer->eod() >= 0) out << "  end-of-document tokens " << eods << "\n";
+  if (tokenizer != nullptr && tokenizer->eod() >= 0)
+    out << "  end-of-document tokens " << eods << "\n";
   constexpr int64_t kShown = 16;
   for (int64_t i = 0; i < std::min<int64_t>(2, data.sequences()); ++i) {
     tokens.resize(static_cast<size_t>(std::min(kShown, data.length(i))));
@@ -67,7 +77,8 @@ std::string inspect_dataset(const std::string& prefix, const Tokenizer* tokenize
     out << "  sequence " << i << " starts  " << join(tokens, " ") << "\n";
     if (tokenizer == nullptr) continue;
     std::string text = tokenizer->decode(tokens);
-    std::replace_if(text.begin(), text.end(), [](char c) { return c >= 0 && c < 32; }, ' ');
+    std::replace_if(
+        text.begin(), text.end(), [](char c) { return c >= 0 && c < 32; }, ' ');
     out << "    as text  " << text << "\n";
   }
   return out.str();

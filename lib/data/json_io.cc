@@ -9,7 +9,8 @@
 
 namespace moetrain {
 
-const char kGpt2Pattern[] = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+const char kGpt2Pattern[] =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 namespace {
 
@@ -35,31 +36,35 @@ class Reader {
 
   std::string text(const json& object, const char* key, const std::string& place) const {
     const json& value = member(object, key, place);
-    if (!value.is_string()) refuse(place, cat("\"", key, "\" must be a string, found ", value.type_name()));
+    if (!value.is_string())
+      refuse(place, cat("\"", key, "\" must be a string, found ", value.type_name()));
     return value.get<std::string>();
   }
 
   bool flag(const json& object, const char* key, const std::string& place, bool fallback) const {
     const auto it = object.find(key);
     if (it == object.end() || it->is_null()) return fallback;
-    if (!it->is_boolean()) refuse(place, cat("\"", key, "\" must be true or false, found ", it->type_name()));
+    if (!it->is_boolean())
+      refuse(place, cat("\"", key, "\" must be true or false, found ", it->type_name()));
     return it->get<bool>();
   }
 
-  int64_t id(const json& value, const std::string& place) const {
-    constexpr int64_t kMost = int64_t{1} << 22;
-    if (!value.is_number_integer()) refuse(place, cat("an id must be an integer, found ", value.type_name()));
-    if (value.is_number_unsigned() && value.get<uint64_t>() >= static_cast<uint64_t>(kMost)) {
-      refuse(place, cat("id ", value.get<uint64_t>(), " is beyond ", kMost - 1));
-    }
-    const auto id = value.get<int64_t>();
-    if (id < 0) refuse(place, cat("id ", id, " is negative"));
-    return id;
+  /// `place` is a function: there are 128,000 ids and hardly ever one to complain about.
+  template <class Place>
+  int64_t id(const json& value, Place&& place) const {
+    constexpr uint64_t kMost = uint64_t{1} << 22;
+    if (value.is_number_unsigned() && value.get<uint64_t>() < kMost) return value.get<int64_t>();
+    if (!value.is_number_integer())
+      refuse(place(), cat("an id must be an integer, found ", value.type_name()));
+    if (value.is_number_unsigned())
+      refuse(place(), cat("id ", value.get<uint64_t>(), " is beyond ", kMost - 1));
+    refuse(place(), cat("id ", value.get<int64_t>(), " is negative"));
   }
 
   /// Visits `value` or, if it is a Sequence, its members one after the other.
   template <class Visit>
-  void sequence(const json& value, const char* list, const std::string& place, int depth, Visit&& visit) const {
+  void sequence(const json& value, const char* list, const std::string& place, int depth,
+                Visit&& visit) const {
     if (value.is_null()) return;
     if (depth > kDeepest) refuse(place, "Sequence nested too deeply");
     const std::string type = text(value, "type", place);
@@ -93,7 +98,8 @@ json parse_file(const std::string& path) {
   return root;
 }
 
-void Reader::refuse_unless_null(const json& object, const char* key, const std::string& place) const {
+void Reader::refuse_unless_null(const json& object, const char* key,
+                                const std::string& place) const {
   const auto it = object.find(key);
   if (it == object.end() || it->is_null()) return;
   if (it->is_string() && it->get<std::string>().empty()) return;
@@ -105,33 +111,44 @@ void Reader::read(const json& root, TokenizerSpec& spec) const {
   refuse_unless_null(root, "truncation", "");
   refuse_unless_null(root, "padding", "");
   if (root.contains("normalizer")) {
-    sequence(root["normalizer"], "normalizers", "normalizer", 0, [&](const json&, const std::string& type, const std::string& place) {
-      refuse(place, cat("normalizer \"", type, "\" is not supported (none and an empty Sequence are)"));
-    });
+    sequence(root["normalizer"], "normalizers", "normalizer", 0,
+             [&](const json&, const std::string& type, const std::string& place) {
+               refuse(place, cat("normalizer \"", type,
+                                 "\" is not supported (none and an empty Sequence are)"));
+             });
   }
   read_pre_tokenizer(root, spec);
   read_model(member(root, "model", ""), spec);
-  if (root.contains("added_tokens") && !root["added_tokens"].is_null()) read_added(root["added_tokens"], spec);
+  if (root.contains("added_tokens") && !root["added_tokens"].is_null())
+    read_added(root["added_tokens"], spec);
   // The post-processor is not read: documents are encoded without added special tokens.
   spec.byte_level_decoder = false;
   if (root.contains("decoder")) {
-    sequence(root["decoder"], "decoders", "decoder", 0, [&](const json&, const std::string& type, const std::string& place) {
-      if (type != "ByteLevel" || spec.byte_level_decoder) refuse(place, cat("decoder \"", type, "\" is not supported (one ByteLevel is)"));
-      spec.byte_level_decoder = true;
-    });
+    sequence(root["decoder"], "decoders", "decoder", 0,
+             [&](const json&, const std::string& type, const std::string& place) {
+               if (type != "ByteLevel" || spec.byte_level_decoder)
+                 refuse(place, cat("decoder \"", type, "\" is not supported (one ByteLevel is)"));
+               spec.byte_level_decoder = true;
+             });
   }
 }
 
 void Reader::read_model(const json& model, TokenizerSpec& spec) const {
-  const std::string type = model.contains("type") && !model["type"].is_null() ? text(model, "type", "model") : "BPE";
+  const std::string type =
+      model.contains("type") && !model["type"].is_null() ? text(model, "type", "model") : "BPE";
   if (type != "BPE") refuse("model", cat("model \"", type, "\" is not supported (BPE is)"));
-  for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) refuse_unless_null(model, key, "model");
-  if (flag(model, "byte_fallback", "model", false)) refuse("model", "\"byte_fallback\": true is not supported");
+  for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"})
+    refuse_unless_null(model, key, "model");
+  if (flag(model, "byte_fallback", "model", false))
+    refuse("model", "\"byte_fallback\": true is not supported");
   spec.ignore_merges = flag(model, "ignore_merges", "model", false);
   const json& vocab = member(model, "vocab", "model");
   if (!vocab.is_object()) refuse("model.vocab", "expected an object of token to id");
   spec.vocab.reserve(vocab.size());
-  for (const auto& [token, value] : vocab.items()) spec.vocab.emplace_back(token, id(value, cat("model.vocab[", json(token).dump(), "]")));
+  for (const auto& [token, value] : vocab.get_ref<const json::object_t&>()) {
+    spec.vocab.emplace_back(
+        token, id(value, [&] { return cat("model.vocab[", json(token).dump(), "]"); }));
+  }
   read_merges(member(model, "merges", "model"), spec);
 }
 
@@ -144,7 +161,8 @@ void Reader::read_merges(const json& merges, TokenizerSpec& spec) const {
       spec.merges.emplace_back(merge[0].get<std::string>(), merge[1].get<std::string>());
       continue;
     }
-    const std::string line = merge.is_string() ? merge.get<std::string>() : "";
+    static const std::string kNone;
+    const std::string& line = merge.is_string() ? merge.get_ref<const std::string&>() : kNone;
     const size_t space = line.find(' ');
     if (space == std::string::npos || line.find(' ', space + 1) != std::string::npos) {
       refuse(cat("model.merges[", i, "]"), "expected \"a b\" or [\"a\", \"b\"]");
@@ -159,7 +177,7 @@ void Reader::read_added(const json& list, TokenizerSpec& spec) const {
     const std::string place = cat("added_tokens[", i, "]");
     AddedToken token;
     token.content = text(list[i], "content", place);
-    token.id = id(member(list[i], "id", place), place);
+    token.id = id(member(list[i], "id", place), [&] { return place; });
     token.special = flag(list[i], "special", place, false);
     token.normalized = flag(list[i], "normalized", place, !token.special);
     token.single_word = flag(list[i], "single_word", place, false);
@@ -169,8 +187,10 @@ void Reader::read_added(const json& list, TokenizerSpec& spec) const {
   }
 }
 
-SplitBehavior Reader::behavior(const json& step, const std::string& place, const char* fallback) const {
-  const std::string name = fallback != nullptr && !step.contains("behavior") ? fallback : text(step, "behavior", place);
+SplitBehavior Reader::behavior(const json& step, const std::string& place,
+                               const char* fallback) const {
+  const std::string name =
+      fallback != nullptr && !step.contains("behavior") ? fallback : text(step, "behavior", place);
   static constexpr std::pair<std::string_view, SplitBehavior> kNames[] = {
       {"Isolated", SplitBehavior::kIsolated},
       {"Removed", SplitBehavior::kRemoved},
@@ -205,24 +225,31 @@ void Reader::read_pre_tokenizer(const json& root, TokenizerSpec& spec) const {
   };
   const json none;
   const json& value = root.contains("pre_tokenizer") ? root["pre_tokenizer"] : none;
-  sequence(value, "pretokenizers", "pre_tokenizer", 0, [&](const json& step, const std::string& type, const std::string& place) {
-    if (bytes) refuse(place, cat("pre-tokenizer \"", type, "\" after ByteLevel is not supported"));
-    if (type == "Split") {
-      read_split(step, place, spec);
-    } else if (type == "Digits") {
-      add(flag(step, "individual_digits", place, false) ? "\\p{N}" : "\\p{N}+", SplitBehavior::kIsolated, place);
-    } else if (type == "Punctuation") {
-      add("[\\p{P}$+<=>^`|~]", behavior(step, place, "Isolated"), place);
-    } else if (type == "WhitespaceSplit") {
-      add("\\s", SplitBehavior::kRemoved, place);
-    } else if (type == "ByteLevel") {
-      bytes = true;
-      if (flag(step, "add_prefix_space", place, true)) spec.steps.emplace_back().kind = PreTokenizerStep::kPrefixSpace;
-      if (flag(step, "use_regex", place, true)) add(kGpt2Pattern, SplitBehavior::kIsolated, place);
-    } else {
-      refuse(place, cat("pre-tokenizer \"", type, "\" is not supported (Split, Digits, Punctuation, WhitespaceSplit and ByteLevel are)"));
-    }
-  });
+  sequence(value, "pretokenizers", "pre_tokenizer", 0,
+           [&](const json& step, const std::string& type, const std::string& place) {
+             if (bytes)
+               refuse(place, cat("pre-tokenizer \"", type, "\" after ByteLevel is not supported"));
+             if (type == "Split") {
+               read_split(step, place, spec);
+             } else if (type == "Digits") {
+               add(flag(step, "individual_digits", place, false) ? "\\p{N}" : "\\p{N}+",
+                   SplitBehavior::kIsolated, place);
+             } else if (type == "Punctuation") {
+               add("[\\p{P}$+<=>^`|~]", behavior(step, place, "Isolated"), place);
+             } else if (type == "WhitespaceSplit") {
+               add("\\s", SplitBehavior::kRemoved, place);
+             } else if (type == "ByteLevel") {
+               bytes = true;
+               if (flag(step, "add_prefix_space", place, true))
+                 spec.steps.emplace_back().kind = PreTokenizerStep::kPrefixSpace;
+               if (flag(step, "use_regex", place, true))
+                 add(kGpt2Pattern, SplitBehavior::kIsolated, place);
+             } else {
+               refuse(place, cat("pre-tokenizer \"", type,
+                                 "\" is not supported (Split, Digits, Punctuation, WhitespaceSplit "
+                                 "and ByteLevel are)"));
+             }
+           });
   if (!bytes) refuse("pre_tokenizer", "no ByteLevel: only byte-level BPE is supported");
 }
 
@@ -239,7 +266,10 @@ TokenizerSpec load_tokenizer_json(const std::string& path) {
 }
 
 std::string dump_tokenizer_json(const TokenizerSpec& spec) {
-  const json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
+  const json byte_level = {{"type", "ByteLevel"},
+                           {"add_prefix_space", false},
+                           {"trim_offsets", true},
+                           {"use_regex", true}};
   nlohmann::ordered_json root;
   root["version"] = "1.0";
   root["truncation"] = nullptr;
@@ -258,8 +288,13 @@ std::string dump_tokenizer_json(const TokenizerSpec& spec) {
   root["pre_tokenizer"] = byte_level;
   root["post_processor"] = nullptr;
   root["decoder"] = byte_level;
-  nlohmann::ordered_json model = {{"type", "BPE"}, {"dropout", nullptr}, {"unk_token", nullptr}, {"continuing_subword_prefix", nullptr},
-                                  {"end_of_word_suffix", nullptr}, {"fuse_unk", false}, {"byte_fallback", false}};
+  nlohmann::ordered_json model = {{"type", "BPE"},
+                                  {"dropout", nullptr},
+                                  {"unk_token", nullptr},
+                                  {"continuing_subword_prefix", nullptr},
+                                  {"end_of_word_suffix", nullptr},
+                                  {"fuse_unk", false},
+                                  {"byte_fallback", false}};
   model["vocab"] = nlohmann::ordered_json::object();
   // An ordered object searches all its keys at every insertion; the underlying list does not.
   auto& vocab = model["vocab"].get_ref<nlohmann::ordered_json::object_t&>();
@@ -271,7 +306,8 @@ std::string dump_tokenizer_json(const TokenizerSpec& spec) {
 }
 
 std::string eos_token_beside(const std::string& tokenizer_path) {
-  const std::string path = (std::filesystem::path(tokenizer_path).parent_path() / "tokenizer_config.json").string();
+  const std::string path =
+      (std::filesystem::path(tokenizer_path).parent_path() / "tokenizer_config.json").string();
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) return {};
   try {
@@ -285,7 +321,8 @@ std::string eos_token_beside(const std::string& tokenizer_path) {
   }
 }
 
-bool json_text(std::string_view line, const std::string& key, std::string& text, std::string& fault) {
+bool json_text(std::string_view line, const std::string& key, std::string& text,
+               std::string& fault) {
   try {
     const json root = json::parse(line);
     if (!root.is_object()) {
@@ -297,7 +334,9 @@ bool json_text(std::string_view line, const std::string& key, std::string& text,
       std::vector<std::string> keys;
       for (const auto& item : root.items()) keys.push_back(item.key());
       const std::string near = nearest(key, keys);
-      fault = cat("no key \"", key, "\"", near.empty() ? cat("; keys are: ", join(keys, ", ")) : cat("; did you mean \"", near, "\"?"));
+      fault = cat("no key \"", key, "\"",
+                  near.empty() ? cat("; keys are: ", join(keys, ", "))
+                               : cat("; did you mean \"", near, "\"?"));
       return false;
     }
     if (!it->is_string()) {

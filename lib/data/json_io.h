@@ -15,11 +15,11 @@ enum class SplitBehavior { kIsolated, kRemoved, kContiguous, kMergedWithPrevious
 /// One step of the pre-tokenizer, applied to every piece of the step before.
 struct PreTokenizerStep {
   enum Kind { kSplit, kPrefixSpace } kind = kSplit;
-  std::string pattern;   ///< Oniguruma syntax, or literal text
+  std::string pattern;  ///< Oniguruma syntax, or literal text
   bool literal = false;
   bool invert = false;
   SplitBehavior behavior = SplitBehavior::kIsolated;
-  std::string where;     ///< place in the file, for messages
+  std::string where;  ///< place in the file, for messages
 };
 
 struct AddedToken {
@@ -30,7 +30,7 @@ struct AddedToken {
 
 /// A tokenizer.json as plain data; only byte-level BPE is let through.
 struct TokenizerSpec {
-  std::vector<std::pair<std::string, int64_t>> vocab;      ///< token (byte alphabet) and id
+  std::vector<std::pair<std::string, int64_t>> vocab;       ///< token (byte alphabet) and id
   std::vector<std::pair<std::string, std::string>> merges;  ///< by rank
   std::vector<AddedToken> added;
   std::vector<PreTokenizerStep> steps;
@@ -49,6 +49,7 @@ std::string dump_tokenizer_json(const TokenizerSpec& spec);
 std::string eos_token_beside(const std::string& tokenizer_path);
 
 /// The string under `key` of one JSONL line. False with a reason in `fault` when there is none.
-bool json_text(std::string_view line, const std::string& key, std::string& text, std::string& fault);
+bool json_text(std::string_view line, const std::string& key, std::string& text,
+               std::string& fault);
 
 }  // namespace moetrain

@@ -1,4 +1,5 @@
-// NumPy's legacy RandomState: its shuffle decides the published order of samples, so it is kept bit-exact.
+// NumPy's legacy RandomState: its shuffle decides the published order of samples, so it is kept
+// bit-exact.
 #pragma once
 
 #include <array>

@@ -16,17 +16,21 @@ std::vector<Diagnostic> check_options(const SamplerOptions& o) {
   const auto fault = [&](std::string message) { faults.push_back({"", std::move(message)}); };
   if (o.sequence_length < 1) fault(cat("data.sequence_length: ", o.sequence_length, " is below 1"));
   if (o.depths < 0 || o.depths >= std::max<int64_t>(o.sequence_length, 1)) {
-    fault(cat("model.num_nextn_predict_layers: ", o.depths, " must lie in 0 to data.sequence_length - 1 = ",
-              o.sequence_length - 1));
+    fault(cat("model.num_nextn_predict_layers: ", o.depths,
+              " must lie in 0 to data.sequence_length - 1 = ", o.sequence_length - 1));
   }
   if (o.samples < 0) fault(cat("samples to draw: ", o.samples, " is negative"));
-  if (o.seed > 0xffffffffu) fault(cat("data seed: ", o.seed, " is beyond 4294967295, the largest the sample order knows"));
-  if (o.eod_mask_loss && o.eod < 0) fault("data.eod_mask_loss needs the tokenizer's end-of-document id");
+  if (o.seed > 0xffffffffu)
+    fault(cat("data seed: ", o.seed, " is beyond 4294967295, the largest the sample order knows"));
+  if (o.eod_mask_loss && o.eod < 0)
+    fault("data.eod_mask_loss needs the tokenizer's end-of-document id");
   if (o.eod >= 0 && o.vocab_size > 0 && o.eod >= o.vocab_size) {
-    fault(cat("end-of-document id ", o.eod, " is outside the vocabulary of ", o.vocab_size, " ids"));
+    fault(
+        cat("end-of-document id ", o.eod, " is outside the vocabulary of ", o.vocab_size, " ids"));
   }
   if (o.parts.empty()) fault("data: no dataset is listed; give at least one prefix");
-  if (o.parts.size() > 32767) fault(cat("data: ", o.parts.size(), " datasets are more than the format's 32767"));
+  if (o.parts.size() > 32767)
+    fault(cat("data: ", o.parts.size(), " datasets are more than the format's 32767"));
   size_t weighted = 0;
   for (const BlendPart& part : o.parts) {
     if (!part.weight) continue;
@@ -37,7 +41,8 @@ std::vector<Diagnostic> check_options(const SamplerOptions& o) {
     }
   }
   if (weighted != 0 && weighted != o.parts.size()) {
-    fault(cat("data: ", weighted, " of ", o.parts.size(), " datasets have a weight; give all of them one, or none"));
+    fault(cat("data: ", weighted, " of ", o.parts.size(),
+              " datasets have a weight; give all of them one, or none"));
   }
   return faults;
 }
@@ -74,7 +79,10 @@ Sampler::Sampler(const SamplerOptions& options, Split split) : options_(options)
 
 void Sampler::open_sources(Split split) {
   const std::string spec = options_.split;
-  const auto shares = parse_split(!spec.empty() ? spec : split == Split::kTrain ? "1" : split == Split::kTest ? "0,0,1" : "0,1,0");
+  const auto shares = parse_split(!spec.empty()            ? spec
+                                  : split == Split::kTrain ? "1"
+                                  : split == Split::kTest  ? "0,0,1"
+                                                           : "0,1,0");
   std::vector<Diagnostic> faults;
   for (const BlendPart& part : options_.parts) {
     try {
@@ -85,10 +93,11 @@ void Sampler::open_sources(Split split) {
       for (const std::string& warning : source.data->warnings()) log_warning(warning);
       source.range = split_range(shares, source.data->sequences(), split);
       int64_t tokens = 0;
-      for (int64_t i = source.range.begin; i < source.range.end; ++i) tokens += source.data->length(i);
+      for (int64_t i = source.range.begin; i < source.range.end; ++i)
+        tokens += source.data->length(i);
       if (tokens == 0) {
-        std::string why = cat("the ", name_of(split), " part is empty: ", source.range.size(), " of ",
-                              source.data->sequences(), " sequences, 0 tokens",
+        std::string why = cat("the ", name_of(split), " part is empty: ", source.range.size(),
+                              " of ", source.data->sequences(), " sequences, 0 tokens",
                               spec.empty() ? "" : cat(" (data.split \"", spec, "\")"));
         if (split == Split::kTrain) {
           faults.push_back({part.prefix, std::move(why)});
@@ -123,7 +132,8 @@ void Sampler::plan_weighted(const std::vector<double>& raw) {
 void Sampler::plan_by_size() {
   for (Source& source : sources_) {
     int64_t tokens = 0;
-    for (int64_t i = source.range.begin; i < source.range.end; ++i) tokens += source.data->length(i);
+    for (int64_t i = source.range.begin; i < source.range.end; ++i)
+      tokens += source.data->length(i);
     pass_sizes_.push_back(std::max<int64_t>(1, (tokens - 1) / options_.sequence_length));
   }
   blend_ = blend_exhaustive(pass_sizes_);
@@ -143,14 +153,16 @@ void Sampler::build_index(Source& source, int64_t samples) {
   options.seed = static_cast<uint32_t>(options_.seed);
   options.keep_partial = options_.keep_partial;
   const IndexedDataset* data = source.data.get();
-  source.index = std::make_unique<GptIndex>([data](int64_t i) { return data->length(i); }, source.range, options);
+  source.index = std::make_unique<GptIndex>([data](int64_t i) { return data->length(i); },
+                                            source.range, options);
   MT_CHECK(source.index->samples() >= samples, source.index->samples(), " < ", samples);
 }
 
 Sampler::Place Sampler::locate(int64_t sample) const {
   if (sample < 0 || sample >= options_.samples) {
-    throw UserError(cat("sample ", sample, " of the ", name_of(split_), " data was asked for, but the run was planned for ",
-                        options_.samples, " samples; raise train.steps or train.tokens"));
+    throw UserError(cat("sample ", sample, " of the ", name_of(split_),
+                        " data was asked for, but the run was planned for ", options_.samples,
+                        " samples; raise train.steps or train.tokens"));
   }
   if (sources_.size() == 1) return {0, sample};
   if (pass_sizes_.empty()) {
@@ -181,10 +193,12 @@ void Sampler::read(int64_t sample, Sample& out) const {
     }
   }
   out.present = at;
-  for (auto i = static_cast<size_t>(at); i < size; ++i) out.doc_start[i] = i > 0 ? out.doc_start[i - 1] : 0;
+  for (auto i = static_cast<size_t>(at); i < size; ++i)
+    out.doc_start[i] = i > 0 ? out.doc_start[i - 1] : 0;
 }
 
-// Depth k at position i has seen token i + k and predicts token i + k + 1: the depth-0 mask at i + k.
+// Depth k at position i has seen token i + k and predicts token i + k + 1: the depth-0 mask at i +
+// k.
 bool Sampler::is_valid(const Sample& sample, int64_t depth, int64_t i) const {
   const int64_t newest = i + depth;
   if (newest + 1 >= sample.present || newest >= options_.sequence_length) return false;
@@ -225,7 +239,8 @@ std::vector<int64_t> Sampler::valid_counts(int64_t first, int64_t count) const {
   for (int64_t row = 0; row < count && !counts_are_fixed(); ++row) {
     read(first + row, sample);
     for (int64_t k = 0; k <= options_.depths; ++k) {
-      for (int64_t i = 0; i < options_.sequence_length; ++i) counts[static_cast<size_t>(k)] += is_valid(sample, k, i);
+      for (int64_t i = 0; i < options_.sequence_length; ++i)
+        counts[static_cast<size_t>(k)] += is_valid(sample, k, i);
     }
   }
   return counts;
@@ -233,7 +248,9 @@ std::vector<int64_t> Sampler::valid_counts(int64_t first, int64_t count) const {
 
 uint64_t Sampler::fingerprint(int64_t first, int64_t count) const {
   uint64_t hash = hash_bytes("moetrain sample order 1");
-  const auto add = [&](int64_t value) { hash = hash_bytes({reinterpret_cast<const char*>(&value), sizeof value}, hash); };
+  const auto add = [&](int64_t value) {
+    hash = hash_bytes({reinterpret_cast<const char*>(&value), sizeof value}, hash);
+  };
   for (const Source& source : sources_) add(static_cast<int64_t>(source.data->fingerprint()));
   for (int64_t i = first; i < first + count; ++i) {
     const Place place = locate(i);
@@ -246,9 +263,10 @@ uint64_t Sampler::fingerprint(int64_t first, int64_t count) const {
 std::string Sampler::describe() const {
   std::string text;
   for (const Source& source : sources_) {
-    text += cat(text.empty() ? "" : "\n", source.data->prefix(), " (", name_of(split_), "): ", source.range.size(),
-                " sequences, ", source.index->tokens_per_epoch(), " tokens, ", source.drawn, " samples drawn, ",
-                source.index->epochs(), source.index->epochs() == 1 ? " epoch" : " epochs");
+    text += cat(text.empty() ? "" : "\n", source.data->prefix(), " (", name_of(split_),
+                "): ", source.range.size(), " sequences, ", source.index->tokens_per_epoch(),
+                " tokens, ", source.drawn, " samples drawn, ", source.index->epochs(),
+                source.index->epochs() == 1 ? " epoch" : " epochs");
   }
   return text;
 }
@@ -261,13 +279,15 @@ std::unique_ptr<Sampler> open_optional_sampler(const SamplerOptions& options, Sp
     IndexedOptions indexed;
     indexed.verify_bytes = -1;
     const IndexedDataset data(part.prefix, indexed);
-    const SequenceRange range =
-        options.split.empty() ? SequenceRange{0, data.sequences()} : split_range(shares, data.sequences(), split);
+    const SequenceRange range = options.split.empty()
+                                    ? SequenceRange{0, data.sequences()}
+                                    : split_range(shares, data.sequences(), split);
     for (int64_t i = range.begin; i < range.end; ++i) tokens += data.length(i);
   }
   if (tokens == 0) {
     log_warning(cat("no ", name_of(split), " data: the part is empty",
-                    options.split.empty() ? "" : cat(" (data.split \"", options.split, "\")"), "; none will be taken"));
+                    options.split.empty() ? "" : cat(" (data.split \"", options.split, "\")"),
+                    "; none will be taken"));
     return nullptr;
   }
   return std::make_unique<Sampler>(options, split);

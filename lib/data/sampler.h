@@ -1,4 +1,5 @@
-// From datasets to micro-batches: a pure function of (files, seed, blend, sample number), equal on every rank.
+// From datasets to micro-batches: a pure function of (files, seed, blend, sample number), equal on
+// every rank.
 #pragma once
 
 #include <cstdint>
@@ -22,16 +23,16 @@ struct BlendPart {
 
 struct SamplerOptions {
   std::vector<BlendPart> parts;
-  std::string split;                ///< "99,1,0"; empty: everything belongs to the asked part
-  int64_t sequence_length = 0;      ///< S
-  int64_t depths = 0;               ///< D, depths of multi-token prediction; inputs exist for k = 0 .. D
-  int64_t samples = 0;              ///< samples the whole run will draw; sets repeat epochs as needed
-  uint64_t seed = 1234;             ///< below 2^32, as in NumPy
-  int64_t vocab_size = 0;           ///< ids are checked against it; 0: unknown
-  int64_t eod = -1;                 ///< id that ends a document; -1: none
-  bool document_mask = false;       ///< attention stays inside documents: fills Batch::doc_start
-  bool eod_mask_loss = false;       ///< no loss where the newest token seen is `eod`
-  bool keep_partial = false;        ///< keep a last sample shorter than S; its tail is not valid
+  std::string split;            ///< "99,1,0"; empty: everything belongs to the asked part
+  int64_t sequence_length = 0;  ///< S
+  int64_t depths = 0;          ///< D, depths of multi-token prediction; inputs exist for k = 0 .. D
+  int64_t samples = 0;         ///< samples the whole run will draw; sets repeat epochs as needed
+  uint64_t seed = 1234;        ///< below 2^32, as in NumPy
+  int64_t vocab_size = 0;      ///< ids are checked against it; 0: unknown
+  int64_t eod = -1;            ///< id that ends a document; -1: none
+  bool document_mask = false;  ///< attention stays inside documents: fills Batch::doc_start
+  bool eod_mask_loss = false;  ///< no loss where the newest token seen is `eod`
+  bool keep_partial = false;   ///< keep a last sample shorter than S; its tail is not valid
 };
 
 /// One micro-batch; every array is [b, s], depth after depth. tokens_k[i] = token i + k of the
@@ -42,8 +43,8 @@ struct Batch {
   std::vector<int32_t> tokens, labels;  ///< [D + 1, b, s]
   std::vector<float> valid;             ///< [D + 1, b, s], 1 or 0
   std::vector<int32_t> pos;             ///< [b, s]: 0 .. s-1
-  /// [b, s]: position of the first token of the document that holds this token; 0 without document_mask.
-  /// A document starts where a sequence of the dataset does and after every `eod`.
+  /// [b, s]: position of the first token of the document that holds this token; 0 without
+  /// document_mask. A document starts where a sequence of the dataset does and after every `eod`.
   std::vector<int32_t> doc_start;
 
   void resize(int64_t batch, int64_t seq, int64_t mtp_depths);
@@ -63,9 +64,11 @@ class Sampler {
   /// on at its consumed_samples, whatever its layout. Throws UserError beyond samples().
   void fill(int64_t first, int64_t count, Batch& batch) const;
   /// Valid positions per depth 0 .. D over samples [first, first + count): the divisors of a global
-  /// batch's losses, needed before its first forward. Reads tokens only when a mask depends on them.
+  /// batch's losses, needed before its first forward. Reads tokens only when a mask depends on
+  /// them.
   std::vector<int64_t> valid_counts(int64_t first, int64_t count) const;
-  /// Hash over (files, options, order) of samples [first, first + count), for logs and resume checks.
+  /// Hash over (files, options, order) of samples [first, first + count), for logs and resume
+  /// checks.
   uint64_t fingerprint(int64_t first, int64_t count) const;
   /// One line per set: documents, tokens, epochs, samples drawn.
   std::string describe() const;

@@ -45,7 +45,8 @@ std::vector<double> normalized(std::span<const double> values) {
 
 std::array<double, 3> parse_split(std::string_view text) {
   const auto refuse = [&] {
-    throw UserError(cat("data.split: \"", text, "\" is no split; expected up to three shares that are not "
+    throw UserError(cat("data.split: \"", text,
+                        "\" is no split; expected up to three shares that are not "
                         "negative and not all zero, such as \"99,1,0\" (train, validation, test)"));
   };
   std::array<double, 3> shares{};

@@ -26,7 +26,8 @@ TEST(NumpyRandom, ShufflesLikeRandomState) {
 }
 
 TEST(NumpyRandom, KnownFirstWord) {
-  // The reference mt19937ar with init_genrand(5489) starts with 3499211612, the 10000th is 4123659995.
+  // The reference mt19937ar with init_genrand(5489) starts with 3499211612, the 10000th is
+  // 4123659995.
   NumpyRandom random(5489);
   EXPECT_EQ(random.next(), 3499211612u);
   for (int i = 0; i < 9998; ++i) random.next();
@@ -45,7 +46,8 @@ TEST(Split, CutsLikeTheField) {
   EXPECT_EQ(split_range(parse_split("1,1"), 7, Split::kTrain).end, 4);
   EXPECT_EQ(split_range(parse_split("1,1"), 1, Split::kTrain).size(), 0);
   EXPECT_EQ(split_range(parse_split(" 969 , 30 ,1 "), 3, Split::kValidation).size(), 0);
-  for (const char* bad : {"", "a", "1,,1", "1,-1", "0,0,0", "1,2,3,4", "nan", "inf,1", "1;2", "1 2"}) {
+  for (const char* bad :
+       {"", "a", "1,,1", "1,-1", "0,0,0", "1,2,3,4", "nan", "inf,1", "1;2", "1 2"}) {
     EXPECT_THROW(parse_split(bad), UserError) << bad;
   }
 }
@@ -60,13 +62,16 @@ TEST(Split, SumsInNumpyOrder) {
 
 Ints sets_of(const BlendIndex& index) { return {index.set.begin(), index.set.end()}; }
 
-BlendIndex blend_twice_normalised(std::vector<double> w, int64_t n) { return blend(normalized(normalized(w)), n); }
+BlendIndex blend_twice_normalised(std::vector<double> w, int64_t n) {
+  return blend(normalized(normalized(w)), n);
+}
 
 TEST(Blend, GoldenVectors) {
   const BlendIndex a = blend(std::vector<double>{.5, .25, .25}, 8);
   EXPECT_EQ(sets_of(a), (Ints{0, 1, 2, 0, 0, 1, 2, 0}));
   EXPECT_EQ(a.sample, (std::vector<int64_t>{0, 0, 0, 1, 2, 1, 1, 3}));
-  EXPECT_EQ(sets_of(blend(std::vector<double>{.5, .3125, .1875}, 16)), (Ints{0, 1, 2, 0, 1, 0, 2, 0, 1, 0, 1, 0, 2, 0, 1, 0}));
+  EXPECT_EQ(sets_of(blend(std::vector<double>{.5, .3125, .1875}, 16)),
+            (Ints{0, 1, 2, 0, 1, 0, 2, 0, 1, 0, 1, 0, 2, 0, 1, 0}));
 }
 
 TEST(Blend, TiesThatTheLastBitDecides) {
@@ -89,7 +94,8 @@ TEST(Blend, ExtremeWeightsStayWithinOne) {
 }
 
 TEST(Blend, ScaleOfWeightsDoesNotMatter) {
-  EXPECT_EQ(sets_of(blend_twice_normalised({3, 7}, 200)), sets_of(blend_twice_normalised({.3, .7}, 200)));
+  EXPECT_EQ(sets_of(blend_twice_normalised({3, 7}, 200)),
+            sets_of(blend_twice_normalised({.3, .7}, 200)));
 }
 
 TEST(Blend, ExhaustiveDrawsEverySampleOnce) {

@@ -1,4 +1,5 @@
-// Text to .bin/.idx: documents, threads, faults with file and line, nothing left behind, inspection.
+// Text to .bin/.idx: documents, threads, faults with file and line, nothing left behind,
+// inspection.
 #include "data/build.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +15,9 @@ using test::refusal;
 using test::Scratch;
 using test::write_file;
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 std::vector<std::string> documents_of(const std::string& prefix) {
   const IndexedDataset data(prefix);
@@ -60,11 +63,14 @@ TEST(Build, CutsPlainText) {
 
 TEST(Build, ReadsJsonlWithItsEscapes) {
   Scratch dir;
-  write_file(dir / "a.jsonl", "{\"body\": \"a\\nb\\u0000\\ud83d\\ude00\", \"n\": 1}\n\n{\"body\": \"\"}\r\n{\"body\": \"last\"}");
+  write_file(dir / "a.jsonl",
+             "{\"body\": \"a\\nb\\u0000\\ud83d\\ude00\", \"n\": 1}\n\n{\"body\": "
+             "\"\"}\r\n{\"body\": \"last\"}");
   BuildOptions options = options_for(dir, {"a.jsonl"});
   options.corpus.key = "body";
   const BuildReport report = build_dataset(*make_byte_tokenizer(), options);
-  EXPECT_EQ(documents_of(options.prefix), (Strings{std::string("a\nb\0\xF0\x9F\x98\x80", 8), "last"}));
+  EXPECT_EQ(documents_of(options.prefix),
+            (Strings{std::string("a\nb\0\xF0\x9F\x98\x80", 8), "last"}));
   EXPECT_EQ(report.empty_documents, 1);
   EXPECT_TRUE(has(report.text(), "2 documents, 14 tokens (uint16)")) << report.text();
 }
@@ -72,9 +78,15 @@ TEST(Build, ReadsJsonlWithItsEscapes) {
 TEST(Build, SameBytesForAnyNumberOfThreads) {
   Scratch dir;
   std::string lines;
-  for (int i = 0; i < 3000; ++i) lines += "{\"text\": \"document " + std::to_string(i * i) + " of the the set\"}\n";
+  for (int i = 0; i < 3000; ++i)
+    lines += "{\"text\": \"document " + std::to_string(i * i) + " of the the set\"}\n";
   write_file(dir / "a.jsonl", lines);
-  train_tokenizer({.inputs = {dir / "a.jsonl"}, .format = TextFormat::kAuto, .key = "text", .cut = DocumentCut::kFile, .separator = ""}, {.vocab_size = 400}, dir / "t.json");
+  train_tokenizer({.inputs = {dir / "a.jsonl"},
+                   .format = TextFormat::kAuto,
+                   .key = "text",
+                   .cut = DocumentCut::kFile,
+                   .separator = ""},
+                  {.vocab_size = 400}, dir / "t.json");
   const auto tokenizer = open_tokenizer(dir / "t.json");
   std::string bin, idx;
   for (int threads : {1, 2, 5}) {
@@ -85,7 +97,8 @@ TEST(Build, SameBytesForAnyNumberOfThreads) {
     build_dataset(*tokenizer, options);
     EXPECT_EQ(done, total);
     EXPECT_EQ(total, static_cast<int64_t>(lines.size()));
-    if (bin.empty()) bin = read_file(options.prefix + ".bin"), idx = read_file(options.prefix + ".idx");
+    if (bin.empty())
+      bin = read_file(options.prefix + ".bin"), idx = read_file(options.prefix + ".idx");
     EXPECT_EQ(read_file(options.prefix + ".bin"), bin);
     EXPECT_EQ(read_file(options.prefix + ".idx"), idx);
   }
@@ -104,13 +117,19 @@ TEST(Build, FaultsNameFileAndLineAndLeaveNothing) {
     const char* message;
   };
   const Case cases[] = {
-      {"a.jsonl", "{\"text\": \"x\"}\n{\"text\": 3}\n", "a.jsonl:2: \"text\" must be a string, found number"},
-      {"a.jsonl", "{\"text\": \"x\"}\n\n{\"txt\": \"y\"}\n", "a.jsonl:3: no key \"text\"; did you mean \"txt\"?"},
+      {"a.jsonl", "{\"text\": \"x\"}\n{\"text\": 3}\n",
+       "a.jsonl:2: \"text\" must be a string, found number"},
+      {"a.jsonl", "{\"text\": \"x\"}\n\n{\"txt\": \"y\"}\n",
+       "a.jsonl:3: no key \"text\"; did you mean \"txt\"?"},
       {"a.jsonl", "{\"text\": \"x\"\n", "a.jsonl:1: "},
       {"a.jsonl", "{\"text\": \"x\"}\n[1]\n", "a.jsonl:2: expected a JSON object, found array"},
-      {"a.jsonl", "{\"text\": \"ok\"}\n{\"text\": \"\xC3(\"}\n", "a.jsonl:2: not UTF-8: ill-formed byte 195 at offset 25"},
+      {"a.jsonl", "{\"text\": \"ok\"}\n{\"text\": \"\xC3(\"}\n",
+       "a.jsonl:2: not UTF-8: ill-formed byte 195 at offset 25"},
       {"a.jsonl", "{\"text\": \"\\ud800\"}\n", "a.jsonl:1: "},
-      {"a.txt", "one\ntwo\nthr\xff" "ee\n", "a.txt:3: not UTF-8: ill-formed byte 255 at offset 11"},
+      {"a.txt",
+       "one\ntwo\nthr\xff"
+       "ee\n",
+       "a.txt:3: not UTF-8: ill-formed byte 255 at offset 11"},
       {"a.txt", "", "no documents with text in 1 files"},
   };
   for (const Case& c : cases) {
@@ -124,7 +143,9 @@ TEST(Build, FaultsNameFileAndLineAndLeaveNothing) {
     EXPECT_TRUE(std::filesystem::is_empty(dir / "out"));
   }
   Scratch dir;
-  const std::string both = refusal([&] { build_dataset(*make_byte_tokenizer(), options_for(dir, {"x.txt", "y.txt"})); });
+  const std::string both = refusal([&] {
+    build_dataset(*make_byte_tokenizer(), options_for(dir, {"x.txt", "y.txt"}));
+  });
   EXPECT_TRUE(has(both, "x.txt: cannot open") && has(both, "y.txt: cannot open")) << both;
 }
 
@@ -157,10 +178,13 @@ TEST(Inspect, DescribesAndChecks) {
   const auto bytes = make_byte_tokenizer();
   build_dataset(*bytes, options);
   const std::string text = inspect_dataset(options.prefix, bytes.get());
-  for (const char* part : {"documents  2", "tokens     14", "uint16", "6 to 8, mean 7", "largest id 256 of a vocabulary of 257", "end-of-document tokens 2", "as text  one two"}) {
+  for (const char* part :
+       {"documents  2", "tokens     14", "uint16", "6 to 8, mean 7",
+        "largest id 256 of a vocabulary of 257", "end-of-document tokens 2", "as text  one two"}) {
     EXPECT_TRUE(has(text, part)) << text;
   }
-  EXPECT_TRUE(has(refusal([&] { inspect_dataset(options.prefix, nullptr, 200); }), "token id 256 but the vocabulary has 200 ids"));
+  EXPECT_TRUE(has(refusal([&] { inspect_dataset(options.prefix, nullptr, 200); }),
+                  "token id 256 but the vocabulary has 200 ids"));
   EXPECT_FALSE(inspect_dataset(options.prefix).empty());
 }
 

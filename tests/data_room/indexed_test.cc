@@ -17,11 +17,14 @@ using test::Scratch;
 using test::write_file;
 
 const std::string kGoldenIdx = from_hex(
-    "4d4d4944494458000001000000000000000803000000000000000300000000000000030000000200000001000000000000000000000006"
+    "4d4d494449445800000100000000000000080300000000000000030000000000000003000000020000000100000000"
+    "0000000000000006"
     "000000000000000a00000000000000000000000000000002000000000000000300000000000000");
 const std::string kGoldenBin = from_hex("010002000300040005000600");
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 template <class T>
 void put(std::string& bytes, size_t at, T value) {
@@ -63,13 +66,17 @@ TEST(Indexed, NothingRemainsWithoutFinish) {
   { IndexedWriter(dir / "a", TokenType::kU16).add_document(std::vector<int32_t>{1}); }
   EXPECT_EQ(dir.files(), 0u);
   IndexedWriter writer(dir / "a", TokenType::kU16);
-  EXPECT_TRUE(has(refusal([&] { writer.add_document(std::vector<int32_t>{70000}); }), "70000 does not fit uint16"));
-  EXPECT_TRUE(has(refusal([&] { writer.add_document(std::vector<int32_t>{-1}); }), "-1 does not fit"));
-  EXPECT_TRUE(has(refusal([&] { IndexedWriter(dir / "none/a", TokenType::kU16); }), "none/a.bin: cannot create"));
+  EXPECT_TRUE(has(refusal([&] { writer.add_document(std::vector<int32_t>{70000}); }),
+                  "70000 does not fit uint16"));
+  EXPECT_TRUE(
+      has(refusal([&] { writer.add_document(std::vector<int32_t>{-1}); }), "-1 does not fit"));
+  EXPECT_TRUE(has(refusal([&] { IndexedWriter(dir / "none/a", TokenType::kU16); }),
+                  "none/a.bin: cannot create"));
 }
 
 TEST(Indexed, EveryIntegerTypeReadsRight) {
-  for (TokenType type : {TokenType::kU8, TokenType::kI8, TokenType::kI16, TokenType::kI32, TokenType::kI64, TokenType::kU16}) {
+  for (TokenType type : {TokenType::kU8, TokenType::kI8, TokenType::kI16, TokenType::kI32,
+                         TokenType::kI64, TokenType::kU16}) {
     Scratch dir;
     IndexedWriter writer(dir / "a", type);
     writer.add_document(std::vector<int32_t>{0, 127, 5});
@@ -93,26 +100,38 @@ TEST(Indexed, EveryFaultIsRefusedByName) {
       {"last document boundary: expected 3 (the number of sequences), found 2",
        [](std::string& idx, std::string&) { put<int64_t>(idx, 34 + 36 + 16, 2); }},
       {"magic: expected", [](std::string& idx, std::string&) { idx[0] = 'X'; }},
-      {"version: expected 1, found 2", [](std::string& idx, std::string&) { put<uint64_t>(idx, 9, 2); }},
+      {"version: expected 1, found 2",
+       [](std::string& idx, std::string&) { put<uint64_t>(idx, 9, 2); }},
       {"dtype code: expected 1 to 8, found 9", [](std::string& idx, std::string&) { idx[17] = 9; }},
       {"dtype code: expected 1 to 8, found 0", [](std::string& idx, std::string&) { idx[17] = 0; }},
       {"dtype code: 6 (float64)", [](std::string& idx, std::string&) { idx[17] = 6; }},
-      {"sequence count: 1000000", [](std::string& idx, std::string&) { put<uint64_t>(idx, 18, 1000000); }},
-      {"sequence count: 18446744073709551615", [](std::string& idx, std::string&) { put<uint64_t>(idx, 18, ~0ull); }},
-      {"document count: 9223372036854775808", [](std::string& idx, std::string&) { put<uint64_t>(idx, 26, 1ull << 63); }},
-      {"document count: expected at least 1", [](std::string& idx, std::string&) { put<uint64_t>(idx, 26, 0); }},
+      {"sequence count: 1000000",
+       [](std::string& idx, std::string&) { put<uint64_t>(idx, 18, 1000000); }},
+      {"sequence count: 18446744073709551615",
+       [](std::string& idx, std::string&) { put<uint64_t>(idx, 18, ~0ull); }},
+      {"document count: 9223372036854775808",
+       [](std::string& idx, std::string&) { put<uint64_t>(idx, 26, 1ull << 63); }},
+      {"document count: expected at least 1",
+       [](std::string& idx, std::string&) { put<uint64_t>(idx, 26, 0); }},
       {"document boundary 2: expected at least 4, found 3",
        [](std::string& idx, std::string&) { put<int64_t>(idx, 34 + 36 + 8, 4); }},
-      {"document boundary 0: expected 0, found 1", [](std::string& idx, std::string&) { put<int64_t>(idx, 34 + 36, 1); }},
+      {"document boundary 0: expected 0, found 1",
+       [](std::string& idx, std::string&) { put<int64_t>(idx, 34 + 36, 1); }},
       {"file size: expected 94 bytes", [](std::string& idx, std::string&) { idx.pop_back(); }},
       {"file size: expected 94 bytes", [](std::string& idx, std::string&) { idx += "12"; }},
       {"multimodal modes are not supported", [](std::string& idx, std::string&) { idx += "123"; }},
-      {"header: expected at least 34 bytes, found 0", [](std::string& idx, std::string&) { idx.clear(); }},
-      {"header: expected at least 34 bytes, found 20", [](std::string& idx, std::string&) { idx.resize(20); }},
-      {"pointer of sequence 1: expected 6 (running sum", [](std::string& idx, std::string&) { put<int64_t>(idx, 34 + 12 + 8, 8); }},
-      {"pointer of sequence 0: expected 0", [](std::string& idx, std::string&) { put<int64_t>(idx, 34 + 12, -6); }},
-      {"length of sequence 2: expected 0 or more, found -1", [](std::string& idx, std::string&) { put<int32_t>(idx, 34 + 8, -1); }},
-      {"a.bin: file size: expected 12 bytes", [](std::string&, std::string& bin) { bin.pop_back(); }},
+      {"header: expected at least 34 bytes, found 0",
+       [](std::string& idx, std::string&) { idx.clear(); }},
+      {"header: expected at least 34 bytes, found 20",
+       [](std::string& idx, std::string&) { idx.resize(20); }},
+      {"pointer of sequence 1: expected 6 (running sum",
+       [](std::string& idx, std::string&) { put<int64_t>(idx, 34 + 12 + 8, 8); }},
+      {"pointer of sequence 0: expected 0",
+       [](std::string& idx, std::string&) { put<int64_t>(idx, 34 + 12, -6); }},
+      {"length of sequence 2: expected 0 or more, found -1",
+       [](std::string& idx, std::string&) { put<int32_t>(idx, 34 + 8, -1); }},
+      {"a.bin: file size: expected 12 bytes",
+       [](std::string&, std::string& bin) { bin.pop_back(); }},
       {"a.bin: file size: expected 12 bytes", [](std::string&, std::string& bin) { bin.clear(); }},
   };
   for (const Case& c : cases) {
@@ -156,7 +175,8 @@ TEST(Indexed, TokenBeyondTheVocabularyIsNamed) {
   for (int64_t verify : {int64_t{1} << 20, int64_t{-1}}) {
     Scratch dir;
     IndexedWriter writer(dir / "a", TokenType::kI32);
-    for (int d = 0; d < 9; ++d) writer.add_document(std::vector<int32_t>{1, 2, 3, d == 7 ? 100 : 4, 5});
+    for (int d = 0; d < 9; ++d)
+      writer.add_document(std::vector<int32_t>{1, 2, 3, d == 7 ? 100 : 4, 5});
     writer.finish();
     EXPECT_NO_THROW(IndexedDataset(dir / "a", {.vocab_size = 101, .verify_bytes = verify}));
     const std::string message = refusal([&] {
@@ -164,7 +184,10 @@ TEST(Indexed, TokenBeyondTheVocabularyIsNamed) {
       int32_t five[5];
       for (int64_t i = 0; i < data.sequences(); ++i) data.read(i, 0, 5, five);
     });
-    EXPECT_TRUE(has(message, "a.bin: document 7, sequence 7, position 3: token id 100 but the vocabulary has 100 ids")) << message;
+    EXPECT_TRUE(has(
+        message,
+        "a.bin: document 7, sequence 7, position 3: token id 100 but the vocabulary has 100 ids"))
+        << message;
   }
 }
 

@@ -1,4 +1,5 @@
-// Agreement with reference ids on awkward text: DeepSeek-V3's and GPT-2's real vocabularies, fetched by scripts/fetch_tokenizers.sh.
+// Agreement with reference ids on awkward text: DeepSeek-V3's and GPT-2's real vocabularies,
+// fetched by scripts/fetch_tokenizers.sh.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -18,8 +19,10 @@ using nlohmann::json;
 // MOETRAIN_TOKENIZERS, else build/tokenizers beside this program's folder.
 std::string tokenizer_path(const std::string& name) {
   const char* given = std::getenv("MOETRAIN_TOKENIZERS");
-  const auto folder = given != nullptr ? std::filesystem::path(given)
-                                       : std::filesystem::canonical("/proc/self/exe").parent_path().parent_path() / "tokenizers";
+  const auto folder =
+      given != nullptr
+          ? std::filesystem::path(given)
+          : std::filesystem::canonical("/proc/self/exe").parent_path().parent_path() / "tokenizers";
   return (folder / name / "tokenizer.json").string();
 }
 
@@ -34,7 +37,8 @@ class Reference : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     path_ = tokenizer_path(GetParam());
-    if (!std::filesystem::exists(path_)) GTEST_SKIP() << "skipped: no " << path_ << " (scripts/fetch_tokenizers.sh fetches it)";
+    if (!std::filesystem::exists(path_))
+      GTEST_SKIP() << "skipped: no " << path_ << " (scripts/fetch_tokenizers.sh fetches it)";
     tokenizer_ = open_tokenizer(path_);
   }
   std::string path_;
@@ -72,12 +76,14 @@ INSTANTIATE_TEST_SUITE_P(Vocabularies, Reference, testing::Values("deepseek_v3",
 
 TEST(DeepSeek, DecodesCutCharactersAndSpecials) {
   const std::string path = tokenizer_path("deepseek_v3");
-  if (!std::filesystem::exists(path)) GTEST_SKIP() << "skipped: no " << path << " (scripts/fetch_tokenizers.sh fetches it)";
+  if (!std::filesystem::exists(path))
+    GTEST_SKIP() << "skipped: no " << path << " (scripts/fetch_tokenizers.sh fetches it)";
   const auto tokenizer = open_tokenizer(path);
   for (const json& c : cases("deepseek_v3_decode.jsonl")) {
     const auto ids = c["ids"].get<std::vector<int32_t>>();
     EXPECT_EQ(tokenizer->decode(ids), c["decoded"].get<std::string>()) << c["note"];
-    EXPECT_EQ(tokenizer->decode(ids, true), c["decoded_skip_special"].get<std::string>()) << c["note"];
+    EXPECT_EQ(tokenizer->decode(ids, true), c["decoded_skip_special"].get<std::string>())
+        << c["note"];
   }
   EXPECT_EQ(tokenizer->vocab_size(), 128815);
   EXPECT_EQ(tokenizer->eod(), 1);  // from tokenizer_config.json

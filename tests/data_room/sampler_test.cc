@@ -19,7 +19,9 @@ using test::refusal;
 using test::Scratch;
 using test::write_lengths;
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 GptIndex::Lengths lengths_of(std::vector<int> lengths) {
   return [lengths](int64_t i) { return static_cast<int64_t>(lengths[static_cast<size_t>(i)]); };
@@ -28,8 +30,10 @@ GptIndex::Lengths lengths_of(std::vector<int> lengths) {
 TEST(GptIndex, GoldenRows) {
   const GptIndex index(lengths_of({5, 3, 9, 4}), {2, 0, 3, 1}, 4);
   std::vector<std::pair<int64_t, int64_t>> rows;
-  for (int64_t r = 0; r <= index.samples(); ++r) rows.emplace_back(index.row(r).document, index.row(r).offset);
-  const std::vector<std::pair<int64_t, int64_t>> expected{{0, 0}, {0, 4}, {0, 8}, {1, 3}, {2, 2}, {3, 2}};
+  for (int64_t r = 0; r <= index.samples(); ++r)
+    rows.emplace_back(index.row(r).document, index.row(r).offset);
+  const std::vector<std::pair<int64_t, int64_t>> expected{{0, 0}, {0, 4}, {0, 8},
+                                                          {1, 3}, {2, 2}, {3, 2}};
   EXPECT_EQ(rows, expected);
 }
 
@@ -45,7 +49,8 @@ TEST(GptIndex, SamplesAtTheVeryEnd) {
 TEST(GptIndex, StreamEqualsShuffledDocuments) {
   const std::vector<int> lengths{0, 1, 40, 0, 7, 3, 1, 0, 12, 5};
   for (int64_t wanted : {int64_t{-1}, int64_t{30}, int64_t{100}}) {
-    const GptIndex index(lengths_of(lengths), SequenceRange{0, 10}, {.sequence_length = 4, .samples = wanted});
+    const GptIndex index(lengths_of(lengths), SequenceRange{0, 10},
+                         {.sequence_length = 4, .samples = wanted});
     std::vector<std::pair<int64_t, int64_t>> stream, expected;
     const int64_t documents = 10 * index.epochs();
     for (int64_t p = 0; p < documents; ++p) {
@@ -60,7 +65,8 @@ TEST(GptIndex, StreamEqualsShuffledDocuments) {
       if (!stream.empty()) stream.pop_back();
       int64_t count = 0;
       for (const GptIndex::Part& part : parts) {
-        for (int64_t t = 0; t < part.count; ++t) stream.emplace_back(part.sequence, part.offset + t);
+        for (int64_t t = 0; t < part.count; ++t)
+          stream.emplace_back(part.sequence, part.offset + t);
         count += part.count;
       }
       EXPECT_EQ(count, 5);
@@ -75,7 +81,8 @@ TEST(GptIndex, StreamEqualsShuffledDocuments) {
 TEST(GptIndex, LastEpochIsShuffledApart) {
   // 3 documents of 10 tokens, S = 5: 30 tokens, 5 samples an epoch.
   const auto build = [](int64_t samples) {
-    return GptIndex(lengths_of({10, 10, 10}), SequenceRange{0, 3}, {.sequence_length = 5, .samples = samples, .seed = 7});
+    return GptIndex(lengths_of({10, 10, 10}), SequenceRange{0, 3},
+                    {.sequence_length = 5, .samples = samples, .seed = 7});
   };
   EXPECT_EQ(build(5).epochs(), 1);
   const GptIndex apart = build(7);  // 5 before the last epoch, 2 from it: fewer than int(0.8 * 5)
@@ -99,7 +106,8 @@ TEST(GptIndex, LastEpochIsShuffledApart) {
     EXPECT_EQ(apart.document_at(3 + p), last[static_cast<size_t>(p)]);
   }
   for (int64_t k = 0; k < apart.samples(); ++k) {
-    EXPECT_EQ(apart.shuffled(k), k < 5 ? head[static_cast<size_t>(k)] : tail[static_cast<size_t>(k - 5)]);
+    EXPECT_EQ(apart.shuffled(k),
+              k < 5 ? head[static_cast<size_t>(k)] : tail[static_cast<size_t>(k - 5)]);
   }
 }
 
@@ -141,7 +149,8 @@ TEST(Sampler, ShiftsForEveryDepth) {
 TEST(Sampler, DocumentsInsideASample) {
   Scratch dir;
   IndexedWriter writer(dir / "a", TokenType::kU16);
-  writer.add_document(std::vector<int32_t>{1, 2, 9, 3, 9});  // 9 ends a document, also inside a sequence
+  writer.add_document(
+      std::vector<int32_t>{1, 2, 9, 3, 9});  // 9 ends a document, also inside a sequence
   writer.add_document(std::vector<int32_t>{4, 5, 6, 9});
   writer.finish();
   SamplerOptions options = options_for(dir / "a", 8, 1);
@@ -175,7 +184,8 @@ TEST(Sampler, KeptPartialSampleIsMasked) {
   const Sampler sampler(options, Split::kValidation);
   int64_t short_count = sampler.valid_counts(0, 1)[0];
   EXPECT_TRUE(short_count == 4 || short_count == 2) << short_count;
-  const GptIndex index(lengths_of({7}), SequenceRange{0, 1}, {.sequence_length = 4, .keep_partial = true});
+  const GptIndex index(lengths_of({7}), SequenceRange{0, 1},
+                       {.sequence_length = 4, .keep_partial = true});
   EXPECT_EQ(index.samples(), 2);
   Sampler::Sample sample;
   sampler.read(0, sample);
@@ -204,16 +214,20 @@ TEST(Sampler, EmptyPartsAreDefined) {
   options.split = "99,1,0";
   EXPECT_EQ(open_optional_sampler(options, Split::kValidation), nullptr);
   EXPECT_EQ(open_optional_sampler(options, Split::kTest), nullptr);
-  EXPECT_TRUE(has(refusal([&] { Sampler(options, Split::kValidation); }), "the validation part has no tokens"));
+  EXPECT_TRUE(has(refusal([&] { Sampler(options, Split::kValidation); }),
+                  "the validation part has no tokens"));
   options.split = "0,1,0";
   EXPECT_NE(open_optional_sampler(options, Split::kValidation), nullptr);
-  EXPECT_TRUE(has(refusal([&] { Sampler(options, Split::kTrain); }), "the train part is empty: 0 of 2 sequences"));
+  EXPECT_TRUE(has(refusal([&] { Sampler(options, Split::kTrain); }),
+                  "the train part is empty: 0 of 2 sequences"));
   write_lengths(dir / "none", {});
   write_lengths(dir / "hollow", {0, 0});
   for (const char* name : {"none", "hollow"}) {
-    EXPECT_TRUE(has(refusal([&] { Sampler(options_for(dir / name, 4, 4), Split::kTrain); }), "0 tokens"));
+    EXPECT_TRUE(
+        has(refusal([&] { Sampler(options_for(dir / name, 4, 4), Split::kTrain); }), "0 tokens"));
   }
-  const Sampler nothing(options_for(dir / "a", 4, 0), Split::kTrain);  // zero steps: nothing to draw
+  const Sampler nothing(options_for(dir / "a", 4, 0),
+                        Split::kTrain);  // zero steps: nothing to draw
   EXPECT_EQ(nothing.valid_counts(0, 0), (std::vector<int64_t>{0}));
 }
 
@@ -224,16 +238,20 @@ TEST(Sampler, FaultyOptionsAreAllNamed) {
   options.seed = uint64_t{1} << 32;
   options.eod_mask_loss = true;
   const std::string message = refusal([&] { Sampler(options, Split::kTrain); });
-  for (const char* part : {"sequence_length", "negative", "seed", "eod_mask_loss"}) EXPECT_TRUE(has(message, part)) << message;
+  for (const char* part : {"sequence_length", "negative", "seed", "eod_mask_loss"})
+    EXPECT_TRUE(has(message, part)) << message;
   const auto blend = [&](std::optional<double> a, std::optional<double> b) {
     SamplerOptions o = options_for(dir / "a", 4, 4);
     o.parts = {{dir / "a", a}, {dir / "a", b}};
     return o;
   };
   for (double bad : {0.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
-    EXPECT_TRUE(has(refusal([&] { Sampler(blend(1.0, bad), Split::kTrain); }), "not a positive number")) << bad;
+    EXPECT_TRUE(
+        has(refusal([&] { Sampler(blend(1.0, bad), Split::kTrain); }), "not a positive number"))
+        << bad;
   }
-  EXPECT_TRUE(has(refusal([&] { Sampler(blend(1.0, {}), Split::kTrain); }), "1 of 2 datasets have a weight"));
+  EXPECT_TRUE(has(refusal([&] { Sampler(blend(1.0, {}), Split::kTrain); }),
+                  "1 of 2 datasets have a weight"));
   SamplerOptions none = options_for(dir / "a", 4, 4);
   none.parts.clear();
   EXPECT_TRUE(has(refusal([&] { Sampler(none, Split::kTrain); }), "no dataset is listed"));
@@ -253,7 +271,8 @@ TEST(Sampler, BlendsFollowTheIndex) {
     Batch batch;
     sampler.fill(0, 200, batch);
     int64_t from_b = 0;
-    for (int64_t row = 0; row < 200; ++row) from_b += batch.tokens[static_cast<size_t>(row * 8)] == 7777;
+    for (int64_t row = 0; row < 200; ++row)
+      from_b += batch.tokens[static_cast<size_t>(row * 8)] == 7777;
     if (weighted) {
       EXPECT_NEAR(static_cast<double>(from_b), 0.2, 1.0);
     } else {  // 24 and 12 samples a pass
@@ -262,7 +281,8 @@ TEST(Sampler, BlendsFollowTheIndex) {
   }
 }
 
-// Reading in any grouping from any start gives the samples of the unbroken run, over epoch ends too.
+// Reading in any grouping from any start gives the samples of the unbroken run, over epoch ends
+// too.
 TEST(Sampler, ResumeIsOnlyAPosition) {
   Scratch dir;
   write_lengths(dir / "a", {129});  // 16 samples of 8
@@ -274,13 +294,17 @@ TEST(Sampler, ResumeIsOnlyAPosition) {
     for (int64_t first = stop; first < 48; first += 4) {
       Batch four;
       again.fill(first, 4, four);
-      EXPECT_TRUE(std::equal(four.tokens.begin(), four.tokens.end(), all.tokens.begin() + first * 8)) << stop;
+      EXPECT_TRUE(
+          std::equal(four.tokens.begin(), four.tokens.end(), all.tokens.begin() + first * 8))
+          << stop;
       EXPECT_EQ(again.fingerprint(first, 4), whole.fingerprint(first, 4));
     }
   }
   std::map<int32_t, int> seen;
   for (int64_t row = 0; row < 48; ++row) ++seen[all.tokens[static_cast<size_t>(row * 8)]];
-  EXPECT_EQ(std::accumulate(seen.begin(), seen.end(), 0, [](int n, const auto& e) { return n + e.second; }), 48);
+  EXPECT_EQ(std::accumulate(seen.begin(), seen.end(), 0,
+                            [](int n, const auto& e) { return n + e.second; }),
+            48);
   SamplerOptions other = options_for(dir / "a", 8, 48);
   other.seed = 5;
   EXPECT_NE(Sampler(other, Split::kTrain).fingerprint(0, 48), whole.fingerprint(0, 48));

@@ -1,4 +1,5 @@
-// The tokenizer's parts on a small vocabulary of our own: splits, added tokens, decoding, refusals, damaged files.
+// The tokenizer's parts on a small vocabulary of our own: splits, added tokens, decoding, refusals,
+// damaged files.
 #include "data/tokenizer/tokenizer.h"
 
 #include <gtest/gtest.h>
@@ -22,11 +23,14 @@ using test::refusal;
 using test::Scratch;
 using test::write_file;
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 const char* const kText =
     "the cat sat on the mat. the cat's hat, the bat's hat; they'll chat at that.\n"
-    "1234 cats and 12 hats\n\nna\xC3\xAFve caf\xC3\xA9s \xE4\xB8\xAD\xE6\x96\x87 \xE4\xB8\xAD\xE6\x96\x87  the end\n";
+    "1234 cats and 12 hats\n\nna\xC3\xAFve caf\xC3\xA9s \xE4\xB8\xAD\xE6\x96\x87 "
+    "\xE4\xB8\xAD\xE6\x96\x87  the end\n";
 
 json small_tokenizer() {
   BpeTrainer trainer({.vocab_size = 300, .min_count = 1});
@@ -48,7 +52,9 @@ std::vector<std::string> pieces_of(std::vector<PreTokenizerStep> steps, std::str
   return out;
 }
 
-PreTokenizerStep split(const std::string& pattern, SplitBehavior behavior = SplitBehavior::kIsolated, bool invert = false, bool literal = false) {
+PreTokenizerStep split(const std::string& pattern,
+                       SplitBehavior behavior = SplitBehavior::kIsolated, bool invert = false,
+                       bool literal = false) {
   PreTokenizerStep step;
   step.pattern = pattern;
   step.behavior = behavior;
@@ -91,8 +97,10 @@ TEST(Unicode, ClassesAreUnicode16WhateverTheLibraryHas) {
   EXPECT_EQ(pieces_of({split(" ?\\p{S}+")}, "a " + shaking), (Strings{"a", " " + shaking}));
   EXPECT_EQ(pieces_of({split("[^\\P{S}]+")}, "a " + shaking), (Strings{"a ", shaking}));
   const std::string separator = "\xE1\xA0\x8E";  // U+180E is white space for PCRE2 only
-  EXPECT_EQ(pieces_of({split("\\s+")}, "a " + separator + " b"), (Strings{"a", " ", separator, " ", "b"}));
-  EXPECT_EQ(pieces_of({split("[\\S]+")}, "a" + separator + " b"), (Strings{"a" + separator, " ", "b"}));
+  EXPECT_EQ(pieces_of({split("\\s+")}, "a " + separator + " b"),
+            (Strings{"a", " ", separator, " ", "b"}));
+  EXPECT_EQ(pieces_of({split("[\\S]+")}, "a" + separator + " b"),
+            (Strings{"a" + separator, " ", "b"}));
   const CodeRange a[] = {{10, 20}, {30, 40}}, b[] = {{0, 12}, {15, 16}, {20, 35}};
   const auto rest = difference(a, b);
   ASSERT_EQ(rest.size(), 3u);
@@ -105,33 +113,51 @@ TEST(Split, EveryBehaviour) {
   const std::string text = "a--b-c-";
   EXPECT_EQ(pieces_of({split("-")}, text), (Strings{"a", "-", "-", "b", "-", "c", "-"}));
   EXPECT_EQ(pieces_of({split("-", SplitBehavior::kRemoved)}, text), (Strings{"a", "b", "c"}));
-  EXPECT_EQ(pieces_of({split("-", SplitBehavior::kContiguous)}, text), (Strings{"a", "--", "b", "-", "c", "-"}));
-  EXPECT_EQ(pieces_of({split("-", SplitBehavior::kMergedWithPrevious)}, text), (Strings{"a-", "-", "b-", "c-"}));
-  EXPECT_EQ(pieces_of({split("-", SplitBehavior::kMergedWithNext)}, text), (Strings{"a", "-", "-b", "-c", "-"}));
-  EXPECT_EQ(pieces_of({split("[abc]", SplitBehavior::kRemoved, true)}, text), (Strings{"a", "b", "c"}));
-  EXPECT_EQ(pieces_of({split("--", SplitBehavior::kIsolated, false, true)}, text), (Strings{"a", "--", "b-c-"}));
+  EXPECT_EQ(pieces_of({split("-", SplitBehavior::kContiguous)}, text),
+            (Strings{"a", "--", "b", "-", "c", "-"}));
+  EXPECT_EQ(pieces_of({split("-", SplitBehavior::kMergedWithPrevious)}, text),
+            (Strings{"a-", "-", "b-", "c-"}));
+  EXPECT_EQ(pieces_of({split("-", SplitBehavior::kMergedWithNext)}, text),
+            (Strings{"a", "-", "-b", "-c", "-"}));
+  EXPECT_EQ(pieces_of({split("[abc]", SplitBehavior::kRemoved, true)}, text),
+            (Strings{"a", "b", "c"}));
+  EXPECT_EQ(pieces_of({split("--", SplitBehavior::kIsolated, false, true)}, text),
+            (Strings{"a", "--", "b-c-"}));
   EXPECT_EQ(pieces_of({split("x*")}, "axb"), (Strings{"a", "x", "b"}));
 }
 
 // The end of a piece is the end of the subject: "a  1" keeps both spaces together.
 TEST(Split, StepsSeeOnlyTheirPiece) {
-  EXPECT_EQ(pieces_of({split("\\p{N}{1,3}"), split("\\s+(?!\\S)|\\s+")}, "a  1234"), (Strings{"a", "  ", "123", "4"}));
-  EXPECT_EQ(pieces_of({split("\\p{N}{1,3}|\\s+(?!\\S)|\\s+")}, "a  1"), (Strings{"a", " ", " ", "1"}));
+  EXPECT_EQ(pieces_of({split("\\p{N}{1,3}"), split("\\s+(?!\\S)|\\s+")}, "a  1234"),
+            (Strings{"a", "  ", "123", "4"}));
+  EXPECT_EQ(pieces_of({split("\\p{N}{1,3}|\\s+(?!\\S)|\\s+")}, "a  1"),
+            (Strings{"a", " ", " ", "1"}));
 }
 
 TEST(Split, WhatLibrariesReadDifferentlyIsRefused) {
-  for (const char* bad : {"\\d", "\\w+", "\\bx", "\\p{Lu}", "\\p{Han}", "[a[b]]", "[a&&b]", "(?<n>x)", "a{2}+", "a{,2}", "[a", "(a", "\\", "(*UTF)x", "\\h", "[\\s-x]", "\\x{zz}", "\\p{L"}) {
+  for (const char* bad :
+       {"\\d", "\\w+", "\\bx", "\\p{Lu}", "\\p{Han}", "[a[b]]", "[a&&b]", "(?<n>x)", "a{2}+",
+        "a{,2}", "[a", "(a", "\\", "(*UTF)x", "\\h", "[\\s-x]", "\\x{zz}", "\\p{L"}) {
     const std::string message = refusal([&] { pieces_of({split(bad)}, "x"); });
     EXPECT_TRUE(has(message, "test: regular expression")) << bad << ": " << message;
   }
-  EXPECT_EQ(pieces_of({split("\\x61|\\x{62}|\\u0063|[\\]\\-]")}, "abc]d"), (Strings{"a", "b", "c", "]", "d"}));
+  EXPECT_EQ(pieces_of({split("\\x61|\\x{62}|\\u0063|[\\]\\-]")}, "abc]d"),
+            (Strings{"a", "b", "c", "]", "d"}));
 }
 
 TEST(Bpe, RoundTripAndMerges) {
   const auto tokenizer = open_json(small_tokenizer());
   EXPECT_EQ(tokenizer->vocab_size(), 300);
   EXPECT_EQ(tokenizer->eod(), 299);
-  std::vector<std::string> texts{kText, "", " ", "\r\n\t ", "unseen words, 98765!", std::string("nul\0nul", 7), "\xF0\x9F\x98\x80 smile", std::string(500, 't'), " the"};
+  std::vector<std::string> texts{kText,
+                                 "",
+                                 " ",
+                                 "\r\n\t ",
+                                 "unseen words, 98765!",
+                                 std::string("nul\0nul", 7),
+                                 "\xF0\x9F\x98\x80 smile",
+                                 std::string(500, 't'),
+                                 " the"};
   for (const std::string& text : texts) {
     const auto ids = tokenizer->encode(text);
     EXPECT_EQ(tokenizer->decode(ids), text);
@@ -150,7 +176,8 @@ TEST(Bpe, HeapEqualsPlainRescan) {
   std::map<std::pair<std::string, std::string>, int> ranks;
   for (const auto& merge : root["model"]["merges"]) {
     const auto line = merge.get<std::string>();
-    ranks.emplace(std::pair(line.substr(0, line.find(' ')), line.substr(line.find(' ') + 1)), static_cast<int>(ranks.size()));
+    ranks.emplace(std::pair(line.substr(0, line.find(' ')), line.substr(line.find(' ') + 1)),
+                  static_cast<int>(ranks.size()));
   }
   uint32_t state = 1;
   for (int round = 0; round < 60; ++round) {
@@ -180,15 +207,21 @@ TEST(Bpe, HeapEqualsPlainRescan) {
 
 TEST(Bpe, AddedTokensOfEveryKind) {
   json root = small_tokenizer();
-  const auto add = [&](const std::string& content, bool special, bool normalized, bool word, bool left, bool right) {
-    root["added_tokens"].push_back({{"id", 299 + root["added_tokens"].size()}, {"content", content}, {"special", special}, {"normalized", normalized},
-                                    {"single_word", word}, {"lstrip", left}, {"rstrip", right}});
+  const auto add = [&](const std::string& content, bool special, bool normalized, bool word,
+                       bool left, bool right) {
+    root["added_tokens"].push_back({{"id", 299 + root["added_tokens"].size()},
+                                    {"content", content},
+                                    {"special", special},
+                                    {"normalized", normalized},
+                                    {"single_word", word},
+                                    {"lstrip", left},
+                                    {"rstrip", right}});
   };
-  add("<a>", true, false, false, false, false);    // 300
-  add("<a>b", true, false, false, false, false);   // 301: longest wins
-  add("<L>", false, true, false, true, false);     // 302
-  add("<R>", false, true, false, false, true);     // 303
-  add("WORD", false, true, true, false, false);    // 304
+  add("<a>", true, false, false, false, false);        // 300
+  add("<a>b", true, false, false, false, false);       // 301: longest wins
+  add("<L>", false, true, false, true, false);         // 302
+  add("<R>", false, true, false, false, true);         // 303
+  add("WORD", false, true, true, false, false);        // 304
   add("q\xC3\xA9", false, true, false, false, false);  // 305: decodes as bytes by rule
   const auto t = open_json(root);
   using Ids = std::vector<int32_t>;
@@ -227,14 +260,18 @@ TEST(Bpe, VariantsOfTheFile) {
   }
   EXPECT_EQ(open_json(pairs)->encode(kText), plain);
   json nested = root;
-  nested["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", json::array({root["pre_tokenizer"]})}};
+  nested["pre_tokenizer"] = {{"type", "Sequence"},
+                             {"pretokenizers", json::array({root["pre_tokenizer"]})}};
   nested["normalizer"] = {{"type", "Sequence"}, {"normalizers", json::array()}};
   EXPECT_EQ(open_json(nested)->encode(kText), plain);
   json prefixed = root;
   prefixed["pre_tokenizer"]["add_prefix_space"] = true;
   EXPECT_EQ(open_json(prefixed)->encode("the"), open_json(root)->encode(" the"));
   json digits = root;
-  digits["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", json::array({{{"type", "Digits"}, {"individual_digits", true}}, root["pre_tokenizer"]})}};
+  digits["pre_tokenizer"] = {
+      {"type", "Sequence"},
+      {"pretokenizers",
+       json::array({{{"type", "Digits"}, {"individual_digits", true}}, root["pre_tokenizer"]})}};
   EXPECT_EQ(open_json(digits)->encode("12").size(), 2u);
   json whole = root;
   whole["model"]["ignore_merges"] = true;
@@ -251,27 +288,54 @@ TEST(Bpe, UnsupportedPartsAreRefusedByName) {
     void (*change)(json&);
   };
   const Case cases[] = {
-      {"normalizer \"NFKC\" is not supported", [](json& r) { r["normalizer"] = {{"type", "NFKC"}}; }},
-      {"normalizer.normalizers[0]: normalizer \"Lowercase\"", [](json& r) { r["normalizer"] = {{"type", "Sequence"}, {"normalizers", {{{"type", "Lowercase"}}}}}; }},
-      {"pre-tokenizer \"Metaspace\" is not supported", [](json& r) { r["pre_tokenizer"] = {{"type", "Metaspace"}}; }},
+      {"normalizer \"NFKC\" is not supported",
+       [](json& r) {
+         r["normalizer"] = {{"type", "NFKC"}};
+       }},
+      {"normalizer.normalizers[0]: normalizer \"Lowercase\"",
+       [](json& r) {
+         r["normalizer"] = {{"type", "Sequence"}, {"normalizers", {{{"type", "Lowercase"}}}}};
+       }},
+      {"pre-tokenizer \"Metaspace\" is not supported",
+       [](json& r) {
+         r["pre_tokenizer"] = {{"type", "Metaspace"}};
+       }},
       {"no ByteLevel", [](json& r) { r["pre_tokenizer"] = nullptr; }},
-      {"after ByteLevel", [](json& r) { r["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {r["pre_tokenizer"], {{"type", "Digits"}}}}}; }},
-      {"decoder \"Metaspace\"", [](json& r) { r["decoder"] = {{"type", "Metaspace"}}; }},
+      {"after ByteLevel",
+       [](json& r) {
+         r["pre_tokenizer"] = {{"type", "Sequence"},
+                               {"pretokenizers", {r["pre_tokenizer"], {{"type", "Digits"}}}}};
+       }},
+      {"decoder \"Metaspace\"",
+       [](json& r) {
+         r["decoder"] = {{"type", "Metaspace"}};
+       }},
       {"model \"Unigram\"", [](json& r) { r["model"]["type"] = "Unigram"; }},
       {"\"byte_fallback\": true", [](json& r) { r["model"]["byte_fallback"] = true; }},
       {"\"dropout\": 0.1", [](json& r) { r["model"]["dropout"] = 0.1; }},
-      {"\"continuing_subword_prefix\"", [](json& r) { r["model"]["continuing_subword_prefix"] = "##"; }},
-      {"\"truncation\"", [](json& r) { r["truncation"] = {{"max_length", 5}}; }},
-      {"model.merges[0]: \"zz\" is not in the vocabulary", [](json& r) { r["model"]["merges"][0] = "zz t"; }},
+      {"\"continuing_subword_prefix\"",
+       [](json& r) { r["model"]["continuing_subword_prefix"] = "##"; }},
+      {"\"truncation\"",
+       [](json& r) {
+         r["truncation"] = {{"max_length", 5}};
+       }},
+      {"model.merges[0]: \"zz\" is not in the vocabulary",
+       [](json& r) { r["model"]["merges"][0] = "zz t"; }},
       {"model.merges[0]: expected", [](json& r) { r["model"]["merges"][0] = "abc"; }},
-      {"no token for byte 97", [](json& r) { r["model"]["vocab"].erase("a"); }},
+      {"no token for byte 97",
+       [](json& r) { r["model"]["vocab"].erase("a"), r["model"]["vocab"]["unused"] = 97; }},
       {"belongs to", [](json& r) { r["model"]["vocab"]["a"] = 98; }},
       {"is negative", [](json& r) { r["model"]["vocab"]["a"] = -1; }},
       {"is beyond", [](json& r) { r["model"]["vocab"]["a"] = 4294967296; }},
-      {"has id 400 but the reference would use 299", [](json& r) { r["added_tokens"][0]["id"] = 400; }},
+      {"has id 400 but the reference would use 299",
+       [](json& r) { r["added_tokens"][0]["id"] = 400; }},
       {"\"vocab\" is missing", [](json& r) { r["model"].erase("vocab"); }},
       {"\"content\" must be a string", [](json& r) { r["added_tokens"][0]["content"] = 1; }},
-      {"behavior \"Sideways\" is unknown", [](json& r) { r["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"Regex", "x"}}}, {"behavior", "Sideways"}}; }},
+      {"behavior \"Sideways\" is unknown",
+       [](json& r) {
+         r["pre_tokenizer"] = {
+             {"type", "Split"}, {"pattern", {{"Regex", "x"}}}, {"behavior", "Sideways"}};
+       }},
   };
   for (const Case& c : cases) {
     json root = small_tokenizer();
@@ -283,7 +347,8 @@ TEST(Bpe, UnsupportedPartsAreRefusedByName) {
   Scratch dir;
   EXPECT_TRUE(has(refusal([&] { open_tokenizer(dir / "none.json"); }), "cannot open"));
   write_file(dir / "t.json", "{\"a\": ");
-  EXPECT_TRUE(has(refusal([&] { open_tokenizer(dir / "t.json"); }), "t.json: not a tokenizer.json"));
+  EXPECT_TRUE(
+      has(refusal([&] { open_tokenizer(dir / "t.json"); }), "t.json: not a tokenizer.json"));
   write_file(dir / "t.json", "[]");
   EXPECT_TRUE(has(refusal([&] { open_tokenizer(dir / "t.json"); }), "expected a JSON object"));
 }
@@ -305,10 +370,18 @@ TEST(Bpe, MutatedFilesNeverCrash) {
     for (size_t edits = 1 + random(3); edits > 0; --edits) {
       const size_t at = random(bytes.size());
       switch (random(4)) {
-        case 0: bytes[at] = static_cast<char>(random(256)); break;
-        case 1: bytes.erase(at, 1 + random(40)); break;
-        case 2: bytes.insert(at, bytes.substr(random(bytes.size()), 1 + random(40))); break;
-        default: bytes[at] = "0123456789{}[],:\"\\"[random(18)]; break;
+        case 0:
+          bytes[at] = static_cast<char>(random(256));
+          break;
+        case 1:
+          bytes.erase(at, 1 + random(40));
+          break;
+        case 2:
+          bytes.insert(at, bytes.substr(random(bytes.size()), 1 + random(40)));
+          break;
+        default:
+          bytes[at] = "0123456789{}[],:\"\\"[random(18)];
+          break;
       }
     }
     write_file(dir / "t.json", bytes);
@@ -354,7 +427,8 @@ TEST(Trainer, AlwaysTakesTheMostFrequentPair) {
     std::map<std::pair<std::string, std::string>, int> counts;
     int most = 0;
     for (const auto& word : words) {
-      for (size_t i = 0; i + 1 < word.size(); ++i) most = std::max(most, ++counts[{word[i], word[i + 1]}]);
+      for (size_t i = 0; i + 1 < word.size(); ++i)
+        most = std::max(most, ++counts[{word[i], word[i + 1]}]);
     }
     EXPECT_EQ(counts[merge], most) << merge.first << " " << merge.second;
     for (auto& word : words) {

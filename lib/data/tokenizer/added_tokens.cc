@@ -13,8 +13,11 @@ bool is_space(uint32_t code) { return contains(unicode_class('s'), code); }
 
 // The reference's \w: letters, marks, numbers that are digits or letter-like, connectors, joiners.
 bool is_word(uint32_t code) {
-  if (code == '_' || code == 0x200C || code == 0x200D || code == 0x203F || code == 0x2040 || code == 0x2054) return true;
-  return contains(unicode_class('L'), code) || contains(unicode_class('M'), code) || contains(unicode_class('N'), code);
+  if (code == '_' || code == 0x200C || code == 0x200D || code == 0x203F || code == 0x2040 ||
+      code == 0x2054)
+    return true;
+  return contains(unicode_class('L'), code) || contains(unicode_class('M'), code) ||
+         contains(unicode_class('N'), code);
 }
 
 // Start of the character that ends at `end`.
@@ -44,7 +47,8 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tok
     for (char c : content) {
       const auto byte = static_cast<unsigned char>(c);
       auto& children = trie_[node].children;
-      const auto it = std::find_if(children.begin(), children.end(), [&](const auto& e) { return e.first == byte; });
+      const auto it = std::find_if(children.begin(), children.end(),
+                                   [&](const auto& e) { return e.first == byte; });
       if (it != children.end()) {
         node = it->second;
       } else {
@@ -68,7 +72,8 @@ bool AddedTokens::find(std::string_view text, size_t from, Match* match) const {
     for (size_t at = begin; at < text.size(); ++at) {
       const auto byte = static_cast<unsigned char>(text[at]);
       const auto& children = trie_[node].children;
-      const auto it = std::find_if(children.begin(), children.end(), [&](const auto& e) { return e.first == byte; });
+      const auto it = std::find_if(children.begin(), children.end(),
+                                   [&](const auto& e) { return e.first == byte; });
       if (it == children.end()) break;
       node = it->second;
       if (trie_[node].token >= 0) {
@@ -81,7 +86,8 @@ bool AddedTokens::find(std::string_view text, size_t from, Match* match) const {
     match->begin = begin;
     match->next = match->end;
     const AddedToken& token = tokens_[match->token];
-    match->accepted = !token.single_word || (!word_before(text, begin) && !word_after(text, match->end));
+    match->accepted =
+        !token.single_word || (!word_before(text, begin) && !word_after(text, match->end));
     for (size_t length = 0; token.rstrip && match->end < text.size(); match->end += length) {
       if (!is_space(utf8_decode(text, match->end, &length))) break;
     }

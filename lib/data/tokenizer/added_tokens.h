@@ -15,7 +15,8 @@ class AddedTokens {
  public:
   explicit AddedTokens(std::vector<AddedToken> tokens);
 
-  /// Calls `between(text)` for the stretches without tokens and `token(id)` for each token, in order.
+  /// Calls `between(text)` for the stretches without tokens and `token(id)` for each token, in
+  /// order.
   template <class Between, class Token>
   void each(std::string_view text, Between&& between, Token&& token) const {
     size_t done = 0;

@@ -21,17 +21,16 @@ uint64_t pair_of(int32_t a, int32_t b) {
 
 }  // namespace
 
-BpeModel::BpeModel(const TokenizerSpec& spec, const std::string& path) {
-  std::unordered_map<std::string_view, int32_t> ids;
-  ids.reserve(spec.vocab.size());
-  for (const auto& [token, id] : spec.vocab) ids.emplace(token, static_cast<int32_t>(id));
+BpeModel::BpeModel(const TokenizerSpec& spec, const TokenIds& ids, const std::string& path) {
   const auto refuse = [&](std::string where, std::string what) {
     throw UserError({{path, cat(where, ": ", what)}});
   };
   for (int b = 0; b < 256; ++b) {
     const std::string& symbol = byte_symbol(static_cast<unsigned char>(b));
     const auto it = ids.find(symbol);
-    if (it == ids.end()) refuse("model.vocab", cat("no token for byte ", b, " (\"", symbol, "\"); byte-level BPE needs all 256"));
+    if (it == ids.end())
+      refuse("model.vocab",
+             cat("no token for byte ", b, " (\"", symbol, "\"); byte-level BPE needs all 256"));
     byte_ids_[static_cast<size_t>(b)] = it->second;
   }
   const size_t slots = std::bit_ceil(std::max<size_t>(16, spec.merges.size() * 2));
@@ -42,19 +41,23 @@ BpeModel::BpeModel(const TokenizerSpec& spec, const std::string& path) {
     const auto& [a, b] = spec.merges[rank];
     joined = a + b;
     const auto left = ids.find(a), right = ids.find(b), both = ids.find(joined);
-    for (const auto& [it, token] : {std::pair(left, &a), std::pair(right, &b), std::pair(both, &std::as_const(joined))}) {
-      if (it == ids.end()) refuse(cat("model.merges[", rank, "]"), cat("\"", *token, "\" is not in the vocabulary"));
+    for (const auto& [it, token] :
+         {std::pair(left, &a), std::pair(right, &b), std::pair(both, &std::as_const(joined))}) {
+      if (it == ids.end())
+        refuse(cat("model.merges[", rank, "]"), cat("\"", *token, "\" is not in the vocabulary"));
     }
     insert(left->second, right->second, static_cast<uint32_t>(rank), both->second);
   }
   if (!spec.ignore_merges) return;
-  for (const auto& [token, id] : spec.vocab) whole_.emplace(from_symbols(token), static_cast<int32_t>(id));
+  for (const auto& [token, id] : spec.vocab)
+    whole_.emplace(from_symbols(token), static_cast<int32_t>(id));
 }
 
 void BpeModel::insert(int32_t a, int32_t b, uint32_t rank, int32_t id) {
   const uint64_t pair = pair_of(a, b);
   size_t at = (pair * kMix) >> shift_;
-  while (table_[at].pair != ~uint64_t{0} && table_[at].pair != pair) at = (at + 1) & (table_.size() - 1);
+  while (table_[at].pair != ~uint64_t{0} && table_[at].pair != pair)
+    at = (at + 1) & (table_.size() - 1);
   table_[at] = {pair, rank, id};  // a pair listed twice keeps its last rank, as in the reference
 }
 
@@ -77,7 +80,8 @@ void BpeModel::encode(std::string_view piece, Scratch& scratch, std::vector<int3
   std::array<uint64_t, 3> key{};
   std::memcpy(key.data(), piece.data(), piece.size());
   key[2] |= static_cast<uint64_t>(piece.size()) << 56;
-  const uint64_t mixed = ((key[0] * kMix) ^ std::rotl(key[1] * kMix, 23) ^ std::rotl(key[2] * kMix, 41)) * kMix;
+  const uint64_t mixed =
+      ((key[0] * kMix) ^ std::rotl(key[1] * kMix, 23) ^ std::rotl(key[2] * kMix, 41)) * kMix;
   Scratch::Slot& slot = scratch.slots_[mixed >> 48];
   if (slot.key == key) {
     ids.insert(ids.end(), slot.ids.begin(), slot.ids.begin() + slot.count);
@@ -123,8 +127,10 @@ void BpeModel::merge_short(std::string_view piece, std::vector<int32_t>& ids) co
   ids.insert(ids.end(), symbols, symbols + n);
 }
 
-// A heap of (rank, position); an entry is stale when the pair now at that position has another rank.
-void BpeModel::merge_long(std::string_view piece, Scratch& scratch, std::vector<int32_t>& ids) const {
+// A heap of (rank, position); an entry is stale when the pair now at that position has another
+// rank.
+void BpeModel::merge_long(std::string_view piece, Scratch& scratch,
+                          std::vector<int32_t>& ids) const {
   auto& symbols = scratch.symbols_;
   auto& next = scratch.next_;
   auto& previous = scratch.previous_;
@@ -140,10 +146,13 @@ void BpeModel::merge_long(std::string_view piece, Scratch& scratch, std::vector<
     next[at] = i + 1 < n ? i + 1 : -1;
     previous[at] = i - 1;
   }
-  const auto entry = [](uint32_t rank, int32_t at) { return (static_cast<uint64_t>(rank) << 32) | static_cast<uint32_t>(at); };
+  const auto entry = [](uint32_t rank, int32_t at) {
+    return (static_cast<uint64_t>(rank) << 32) | static_cast<uint32_t>(at);
+  };
   const auto pair_at = [&](int32_t at) {
     const int32_t after = next[static_cast<size_t>(at)];
-    return after < 0 ? Merge{} : find(symbols[static_cast<size_t>(at)], symbols[static_cast<size_t>(after)]);
+    return after < 0 ? Merge{}
+                     : find(symbols[static_cast<size_t>(at)], symbols[static_cast<size_t>(after)]);
   };
   const auto push = [&](int32_t at) {
     const Merge merge = pair_at(at);
@@ -173,7 +182,8 @@ void BpeModel::merge_long(std::string_view piece, Scratch& scratch, std::vector<
     push(at);
     if (previous[static_cast<size_t>(at)] >= 0) push(previous[static_cast<size_t>(at)]);
   }
-  for (int32_t at = 0; at >= 0; at = next[static_cast<size_t>(at)]) ids.push_back(symbols[static_cast<size_t>(at)]);
+  for (int32_t at = 0; at >= 0; at = next[static_cast<size_t>(at)])
+    ids.push_back(symbols[static_cast<size_t>(at)]);
 }
 
 }  // namespace moetrain

@@ -12,12 +12,16 @@
 
 namespace moetrain {
 
+/// Ids by token as the file spells it; the texts belong to a TokenizerSpec.
+using TokenIds = std::unordered_map<std::string_view, int32_t>;
+
 /// Merges lowest rank first, leftmost on ties. Const and thread-safe with one Scratch per thread.
 /// Short pieces are scanned; long ones use a heap with stale-entry check: n log n for any text.
 class BpeModel {
  public:
-  /// UserError (naming `path`) when a byte symbol, or a part or result of a merge, is not in the vocabulary.
-  BpeModel(const TokenizerSpec& spec, const std::string& path);
+  /// `ids` holds spec.vocab. UserError (naming `path`) when a byte symbol, or a part or result of a
+  /// merge, is not in the vocabulary.
+  BpeModel(const TokenizerSpec& spec, const TokenIds& ids, const std::string& path);
 
   /// Pieces seen before and working memory, of one thread.
   class Scratch {

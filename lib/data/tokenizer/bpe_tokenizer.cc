@@ -23,34 +23,84 @@ std::vector<AddedToken> added_where(const TokenizerSpec& spec, bool normalized) 
   return out;
 }
 
+TokenIds vocab_ids(const TokenizerSpec& spec, const std::string& path) {
+  TokenIds ids;
+  ids.reserve(spec.vocab.size() + spec.added.size());
+  std::vector<const std::string*> owner;
+  for (const auto& [token, id] : spec.vocab) {
+    const auto at = static_cast<size_t>(id);
+    if (at >= owner.size()) owner.resize(at + 1 + at / 2);
+    if (owner[at] != nullptr) {
+      throw UserError({{path, cat("model.vocab: id ", id, " belongs to \"", *owner[at], "\" and \"",
+                                  token, "\"")}});
+    }
+    owner[at] = &token;
+    ids.emplace(token, static_cast<int32_t>(id));
+  }
+  return ids;
+}
+
+// The reference numbers added tokens by its own rule whatever the file says; here both must agree.
+TokenIds added_ids(const TokenizerSpec& spec, const std::string& path, const TokenIds& ids) {
+  TokenIds added;
+  int64_t last = -1;
+  for (const auto& [token, id] : spec.vocab) last = std::max(last, id);
+  auto next = static_cast<int64_t>(spec.vocab.size());
+  for (size_t i = 0; i < spec.added.size(); ++i) {
+    const AddedToken& token = spec.added[i];
+    const auto known = ids.find(token.content);
+    const auto before = added.find(token.content);
+    const int64_t expected = known != ids.end()      ? known->second
+                             : before != added.end() ? before->second
+                                                     : next;
+    if (token.id != expected) {
+      throw UserError({{path, cat("added_tokens[", i, "]: \"", token.content, "\" has id ",
+                                  token.id, " but the reference would use ", expected)}});
+    }
+    if (known != ids.end() || before != added.end()) continue;
+    if (next <= last) {
+      throw UserError(
+          {{path, cat("added_tokens[", i, "]: id ", next,
+                      " lies among the vocabulary's, which has gaps and goes to ", last)}});
+    }
+    added.emplace(token.content, static_cast<int32_t>(next++));
+  }
+  return added;
+}
+
+int64_t find_eod(const TokenIds& vocab, const TokenIds& added, const std::string& name,
+                 const std::string& path) {
+  static constexpr std::string_view kUsual[] = {"<|endoftext|>",   "<｜end▁of▁sentence｜>",
+                                                "<|end_of_text|>", "<|eod|>",
+                                                "<|eot|>",         "</s>",
+                                                "<eos>",           "<|im_end|>"};
+  const auto find = [&](std::string_view token) -> int64_t {
+    if (const auto it = vocab.find(token); it != vocab.end()) return it->second;
+    const auto it = added.find(token);
+    return it != added.end() ? it->second : -1;
+  };
+  if (!name.empty()) {
+    if (const int64_t id = find(name); id >= 0) return id;
+    throw UserError({{path, cat("end-of-document token \"", name, "\" is not in the vocabulary")}});
+  }
+  for (std::string_view usual : kUsual) {
+    if (const int64_t id = find(usual); id >= 0) return id;
+  }
+  return -1;
+}
+
 class BpeTokenizer final : public Tokenizer {
  public:
-  BpeTokenizer(const TokenizerSpec& spec, const std::string& path)
-      : model_(spec, path),
+  BpeTokenizer(const TokenizerSpec& spec, const TokenIds& vocab, int64_t eod,
+               const std::string& path)
+      : model_(spec, vocab, path),
         pre_tokenizer_(spec.steps),
         raw_(added_where(spec, false)),
         normalized_(added_where(spec, true)),
-        spaced_(!spec.byte_level_decoder) {
-    check_ids(spec, path);
+        spaced_(!spec.byte_level_decoder),
+        eod_(eod) {
     for (const auto& [token, id] : spec.vocab) put(id, token, false);
     for (const AddedToken& token : spec.added) put(token.id, token.content, token.special);
-  }
-
-  void choose_eod(const std::string& name, const std::string& path) {
-    static constexpr std::string_view kUsual[] = {"<|endoftext|>", "<｜end▁of▁sentence｜>", "<|end_of_text|>", "<|eod|>",
-                                                  "<|eot|>",       "</s>",                    "<eos>",           "<|im_end|>"};
-    if (!name.empty()) {
-      const auto it = id_of_.find(name);
-      if (it == id_of_.end()) throw UserError({{path, cat("end-of-document token \"", name, "\" is not in the vocabulary")}});
-      eod_ = it->second;
-      return;
-    }
-    for (std::string_view usual : kUsual) {
-      const auto it = id_of_.find(std::string(usual));
-      if (it == id_of_.end()) continue;
-      eod_ = it->second;
-      return;
-    }
   }
 
   int64_t vocab_size() const override { return static_cast<int64_t>(tokens_.size()); }
@@ -61,7 +111,8 @@ class BpeTokenizer final : public Tokenizer {
     if (const size_t bad = utf8_find_invalid(text); bad != std::string_view::npos) {
       throw UserError(cat("text is not UTF-8: ill-formed at byte ", bad));
     }
-    if (text.size() >= (size_t{1} << 31)) throw UserError(cat("a text of ", text.size(), " bytes is too long; split it below 2 GiB"));
+    if (text.size() >= (size_t{1} << 31))
+      throw UserError(cat("a text of ", text.size(), " bytes is too long; split it below 2 GiB"));
     std::unique_ptr<Scratch> scratch = borrow();
     const auto token = [&](int64_t id) { ids.push_back(static_cast<int32_t>(id)); };
     raw_.each(
@@ -70,7 +121,9 @@ class BpeTokenizer final : public Tokenizer {
           normalized_.each(
               stretch,
               [&](std::string_view plain) {
-                pre_tokenizer_.each(plain, scratch->cut, [&](std::string_view piece) { model_.encode(piece, scratch->bpe, ids); });
+                pre_tokenizer_.each(plain, scratch->cut, [&](std::string_view piece) {
+                  model_.encode(piece, scratch->bpe, ids);
+                });
               },
               token);
         },
@@ -94,31 +147,6 @@ class BpeTokenizer final : public Tokenizer {
     BpeModel::Scratch bpe;
   };
 
-  // The reference numbers added tokens by its own rule whatever the file says; here both must agree.
-  void check_ids(const TokenizerSpec& spec, const std::string& path) {
-    std::unordered_map<int64_t, std::string_view> owner;
-    for (const auto& [token, id] : spec.vocab) {
-      const auto [it, fresh] = owner.emplace(id, token);
-      if (!fresh) throw UserError({{path, cat("model.vocab: id ", id, " belongs to \"", it->second, "\" and \"", token, "\"")}});
-      id_of_.emplace(token, static_cast<int32_t>(id));
-    }
-    auto next = static_cast<int64_t>(spec.vocab.size());
-    for (size_t i = 0; i < spec.added.size(); ++i) {
-      const AddedToken& token = spec.added[i];
-      const auto known = id_of_.find(token.content);
-      const int64_t expected = known != id_of_.end() ? known->second : next;
-      if (token.id != expected) {
-        throw UserError({{path, cat("added_tokens[", i, "]: \"", token.content, "\" has id ", token.id, " but the reference would use ", expected)}});
-      }
-      if (known == id_of_.end()) {
-        id_of_.emplace(token.content, static_cast<int32_t>(next++));
-        if (const auto it = owner.find(token.id); it != owner.end()) {
-          throw UserError({{path, cat("added_tokens[", i, "]: id ", token.id, " already belongs to \"", it->second, "\"")}});
-        }
-      }
-    }
-  }
-
   void put(int64_t id, const std::string& token, bool special) {
     if (static_cast<size_t>(id) >= tokens_.size()) tokens_.resize(static_cast<size_t>(id) + 1);
     tokens_[static_cast<size_t>(id)] = {spaced_ ? token : from_symbols(token), special};
@@ -140,20 +168,22 @@ class BpeTokenizer final : public Tokenizer {
   PreTokenizer pre_tokenizer_;
   AddedTokens raw_, normalized_;
   bool spaced_;
-  int64_t eod_ = -1;
+  int64_t eod_;
   std::vector<Token> tokens_;
-  std::unordered_map<std::string, int32_t> id_of_;
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<Scratch>> idle_;  // as many as threads ever encoded at once
 };
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> open_bpe_tokenizer(const std::string& path, const std::string& eod_token) {
+std::unique_ptr<Tokenizer> open_bpe_tokenizer(const std::string& path,
+                                              const std::string& eod_token) {
   const TokenizerSpec spec = load_tokenizer_json(path);
-  auto tokenizer = std::make_unique<BpeTokenizer>(spec, path);
-  tokenizer->choose_eod(eod_token.empty() ? eos_token_beside(path) : eod_token, path);
-  return tokenizer;
+  TokenIds ids = vocab_ids(spec, path);
+  const TokenIds added = added_ids(spec, path, ids);
+  const int64_t eod =
+      find_eod(ids, added, eod_token.empty() ? eos_token_beside(path) : eod_token, path);
+  return std::make_unique<BpeTokenizer>(spec, ids, eod, path);
 }
 
 }  // namespace moetrain

@@ -9,6 +9,7 @@
 namespace moetrain {
 
 /// Reads a tokenizer.json (see open_tokenizer). UserError names file, place and reason.
-std::unique_ptr<Tokenizer> open_bpe_tokenizer(const std::string& path, const std::string& eod_token);
+std::unique_ptr<Tokenizer> open_bpe_tokenizer(const std::string& path,
+                                              const std::string& eod_token);
 
 }  // namespace moetrain

@@ -1,4 +1,5 @@
-// Pair counts kept up to date word by word; a heap whose entries are checked against the counts when they surface.
+// Pair counts kept up to date word by word; a heap whose entries are checked against the counts
+// when they surface.
 #include "data/tokenizer/bpe_trainer.h"
 
 #include <algorithm>
@@ -26,17 +27,22 @@ struct Candidate {
   int64_t count = 0;
   uint64_t pair = 0;
   // Most frequent first; on ties the pair of older tokens.
-  bool operator<(const Candidate& other) const { return count != other.count ? count < other.count : pair > other.pair; }
+  bool operator<(const Candidate& other) const {
+    return count != other.count ? count < other.count : pair > other.pair;
+  }
 };
 
-uint64_t pair_of(int32_t a, int32_t b) { return (static_cast<uint64_t>(a) << 32) | static_cast<uint32_t>(b); }
+uint64_t pair_of(int32_t a, int32_t b) {
+  return (static_cast<uint64_t>(a) << 32) | static_cast<uint32_t>(b);
+}
 
 class Learner {
  public:
   explicit Learner(std::vector<Word> words) : words_(std::move(words)) {
     for (uint32_t w = 0; w < words_.size(); ++w) {
       const auto& symbols = words_[w].symbols;
-      for (size_t i = 0; i + 1 < symbols.size(); ++i) change(pair_of(symbols[i], symbols[i + 1]), words_[w].count, w);
+      for (size_t i = 0; i + 1 < symbols.size(); ++i)
+        change(pair_of(symbols[i], symbols[i + 1]), words_[w].count, w);
     }
     for (const auto& [pair, state] : pairs_) heap_.push({state.count, pair});
     touched_.clear();
@@ -88,17 +94,20 @@ class Learner {
     const int64_t count = words_[w].count;
     size_t out = 0;
     bool any = false;
-    for (size_t i = 0; i < symbols.size(); ++i) any = any || (i + 1 < symbols.size() && symbols[i] == a && symbols[i + 1] == b);
+    for (size_t i = 0; i < symbols.size(); ++i)
+      any = any || (i + 1 < symbols.size() && symbols[i] == a && symbols[i + 1] == b);
     if (!any) return;
     delta_.clear();
-    for (size_t i = 0; i + 1 < symbols.size(); ++i) delta_.emplace_back(pair_of(symbols[i], symbols[i + 1]), -count);
+    for (size_t i = 0; i + 1 < symbols.size(); ++i)
+      delta_.emplace_back(pair_of(symbols[i], symbols[i + 1]), -count);
     for (size_t i = 0; i < symbols.size();) {
       const bool here = i + 1 < symbols.size() && symbols[i] == a && symbols[i + 1] == b;
       symbols[out++] = here ? id : symbols[i];
       i += here ? 2 : 1;
     }
     symbols.resize(out);
-    for (size_t i = 0; i + 1 < out; ++i) delta_.emplace_back(pair_of(symbols[i], symbols[i + 1]), count);
+    for (size_t i = 0; i + 1 < out; ++i)
+      delta_.emplace_back(pair_of(symbols[i], symbols[i + 1]), count);
     // Only pairs whose number in this word changed are touched.
     std::sort(delta_.begin(), delta_.end());
     for (size_t i = 0; i < delta_.size();) {
@@ -118,9 +127,11 @@ class Learner {
 
 }  // namespace
 
-BpeTrainer::BpeTrainer(BpeTrainerOptions options) : options_(std::move(options)), scratch_(std::make_unique<PreTokenizer::Scratch>()) {
+BpeTrainer::BpeTrainer(BpeTrainerOptions options)
+    : options_(std::move(options)), scratch_(std::make_unique<PreTokenizer::Scratch>()) {
   if (options_.vocab_size < 257 || options_.vocab_size > 1000000) {
-    throw UserError(cat("vocabulary size ", options_.vocab_size, " must lie in 257 (256 bytes and the end-of-document token) to 1000000"));
+    throw UserError(cat("vocabulary size ", options_.vocab_size,
+                        " must lie in 257 (256 bytes and the end-of-document token) to 1000000"));
   }
   if (options_.eod_token.empty()) throw UserError("the end-of-document token needs a name");
   PreTokenizerStep step;
@@ -158,7 +169,8 @@ TokenizerSpec BpeTrainer::finish() const {
   }
   Learner learner(std::move(words));
   uint64_t pair = 0;
-  while (static_cast<int64_t>(tokens.size()) + 1 < options_.vocab_size && learner.best(options_.min_count, &pair)) {
+  while (static_cast<int64_t>(tokens.size()) + 1 < options_.vocab_size &&
+         learner.best(options_.min_count, &pair)) {
     const std::string &a = tokens[pair >> 32], &b = tokens[pair & 0xffffffffu];
     const auto fresh = static_cast<int32_t>(tokens.size());
     std::string joined = a + b;
@@ -171,7 +183,8 @@ TokenizerSpec BpeTrainer::finish() const {
     tokens.push_back(std::move(joined));
   }
   if (known.contains(options_.eod_token)) {
-    throw UserError(cat("end-of-document token \"", options_.eod_token, "\" is also a learnt token; choose another name"));
+    throw UserError(cat("end-of-document token \"", options_.eod_token,
+                        "\" is also a learnt token; choose another name"));
   }
   AddedToken eod;
   eod.id = static_cast<int64_t>(tokens.size());

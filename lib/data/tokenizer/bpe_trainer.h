@@ -1,4 +1,5 @@
-// Learns a byte-level BPE vocabulary from text (Sennrich et al. 2016, GPT-2's bytes and word split).
+// Learns a byte-level BPE vocabulary from text (Sennrich et al. 2016, GPT-2's bytes and word
+// split).
 #pragma once
 
 #include <cstdint>
@@ -13,9 +14,9 @@
 namespace moetrain {
 
 struct BpeTrainerOptions {
-  int64_t vocab_size = 4096;                   ///< bytes, merges and the end-of-document token together
-  int64_t min_count = 2;                       ///< a pair seen less often is not merged
-  std::string eod_token = "<|endoftext|>";     ///< special, the last id
+  int64_t vocab_size = 4096;  ///< bytes, merges and the end-of-document token together
+  int64_t min_count = 2;      ///< a pair seen less often is not merged
+  std::string eod_token = "<|endoftext|>";  ///< special, the last id
 };
 
 /// Deterministic: the result depends on the texts' words and counts only, not on their order. Words
@@ -25,7 +26,8 @@ class BpeTrainer {
  public:
   explicit BpeTrainer(BpeTrainerOptions options);
   void add(std::string_view text);
-  /// A complete tokenizer.json as plain data; fewer merges than asked for when the text gives no more.
+  /// A complete tokenizer.json as plain data; fewer merges than asked for when the text gives no
+  /// more.
   TokenizerSpec finish() const;
 
  private:

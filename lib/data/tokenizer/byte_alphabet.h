@@ -11,7 +11,8 @@ namespace moetrain {
 const std::string& byte_symbol(unsigned char byte);
 /// `bytes` spelled in the alphabet.
 std::string to_symbols(std::string_view bytes);
-/// The bytes a token stands for: if all its characters are in the alphabet, theirs; else its own UTF-8.
+/// The bytes a token stands for: if all its characters are in the alphabet, theirs; else its own
+/// UTF-8.
 std::string from_symbols(std::string_view token);
 
 }  // namespace moetrain

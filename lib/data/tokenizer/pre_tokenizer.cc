@@ -7,12 +7,14 @@ PreTokenizer::PreTokenizer(const std::vector<PreTokenizerStep>& steps) {
   for (const PreTokenizerStep& spec : steps) {
     Step step;
     step.spec = spec;
-    if (spec.kind == PreTokenizerStep::kSplit && !spec.literal) step.regex.emplace_back(spec.pattern, spec.where);
+    if (spec.kind == PreTokenizerStep::kSplit && !spec.literal)
+      step.regex.emplace_back(spec.pattern, spec.where);
     steps_.push_back(std::move(step));
   }
 }
 
-std::vector<PreTokenizer::Span> PreTokenizer::spans(const Step& step, std::string_view text, const Scratch& scratch) const {
+std::vector<PreTokenizer::Span> PreTokenizer::spans(const Step& step, std::string_view text,
+                                                    const Scratch& scratch) const {
   const bool invert = step.spec.invert;
   std::vector<Span> all;
   size_t done = 0;
@@ -29,7 +31,8 @@ std::vector<PreTokenizer::Span> PreTokenizer::spans(const Step& step, std::strin
   std::vector<Span> out;
   bool previous = false;
   switch (step.spec.behavior) {
-    case SplitBehavior::kIsolated: return all;
+    case SplitBehavior::kIsolated:
+      return all;
     case SplitBehavior::kRemoved:
       for (const Span& s : all) {
         if (!s.match) out.push_back(s);

@@ -1,4 +1,5 @@
-// Cuts text into the pieces inside which BPE merges: the steps of a tokenizer.json, each on every piece of the one before.
+// Cuts text into the pieces inside which BPE merges: the steps of a tokenizer.json, each on every
+// piece of the one before.
 #pragma once
 
 #include <string>
@@ -65,11 +66,13 @@ class PreTokenizer {
   }
 
   template <class Found>
-  void matches(const Step& step, std::string_view text, const Scratch& scratch, Found&& found) const {
+  void matches(const Step& step, std::string_view text, const Scratch& scratch,
+               Found&& found) const {
     if (!step.spec.literal) return step.regex[0].each(text, scratch.regex, found);
     const std::string& word = step.spec.pattern;
     if (word.empty()) return;
-    for (size_t at = text.find(word); at != std::string_view::npos; at = text.find(word, at + word.size())) {
+    for (size_t at = text.find(word); at != std::string_view::npos;
+         at = text.find(word, at + word.size())) {
       found(at, at + word.size());
     }
   }

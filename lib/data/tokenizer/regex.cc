@@ -1,4 +1,5 @@
-// PCRE2 behind a small door: compile once with JIT, validate UTF-8 elsewhere, treat every surprise as an error.
+// PCRE2 behind a small door: compile once with JIT, validate UTF-8 elsewhere, treat every surprise
+// as an error.
 #include "data/tokenizer/regex.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -52,19 +53,22 @@ pcre2_code* compile(const std::string& pattern, const std::string& where) {
   int error = 0;
   size_t at = 0;
   // Multi-line anchors are what the reference's syntax means by ^ and $.
-  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                                   PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &at, context);
+  pcre2_code* code = pcre2_compile(
+      reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+      PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &at, context);
   pcre2_compile_context_free(context);
   if (code == nullptr) throw UserError({{where, cat("regular expression: ", message_of(error))}});
   return code;
 }
 
-// What this PCRE2 takes for \p{name}: one pass over a text of all code points.
+// What this PCRE2 takes for \p{name}: one pass over a text of all code points that any table or
+// library assigns (planes 4 to 13 hold no characters, 15 and 16 are private).
 std::vector<CodeRange> pcre2_class(char name) {
   std::string all;
-  all.reserve(4400000);
-  for (uint32_t c = 0; c <= 0x10FFFF; ++c) {
+  all.reserve(1100000);
+  for (uint32_t c = 0; c <= 0xEFFFF; ++c) {
     if (c == 0xD800) c = 0xE000;
+    if (c == 0x40000) c = 0xE0000;
     utf8_append(c, all);
   }
   pcre2_code* code = compile(cat("\\p{", name, "}+"), "classes");
@@ -72,7 +76,8 @@ std::vector<CodeRange> pcre2_class(char name) {
   const RegexScratch scratch;
   std::vector<CodeRange> ranges;
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(all.data());
-  for (size_t at = 0; pcre2_match(code, subject, all.size(), at, PCRE2_NO_UTF_CHECK, scratch.get()->data, nullptr) > 0;) {
+  for (size_t at = 0; pcre2_match(code, subject, all.size(), at, PCRE2_NO_UTF_CHECK,
+                                  scratch.get()->data, nullptr) > 0;) {
     const size_t* ends = pcre2_get_ovector_pointer(scratch.get()->data);
     size_t length = 0, last = ends[1] - 1;
     while ((static_cast<unsigned char>(all[last]) & 0xC0) == 0x80) --last;
@@ -135,12 +140,14 @@ class Translator {
 
  private:
   [[noreturn]] void refuse(const std::string& what) const {
-    throw UserError({{where_, cat("regular expression: ", what, " at character ", at_, " of ", in_)}});
+    throw UserError(
+        {{where_, cat("regular expression: ", what, " at character ", at_, " of ", in_)}});
   }
 
   void class_character(char c) {
     if (c == '[') refuse("a class inside a class is not supported");
-    if (c == '&' && in_.compare(at_, 2, "&&") == 0) refuse("an intersection of classes (&&) is not supported");
+    if (c == '&' && in_.compare(at_, 2, "&&") == 0)
+      refuse("an intersection of classes (&&) is not supported");
     if (c == ']' && at_ != class_start_) in_class_ = false;
     out_ += c == ']' && in_class_ ? "\\]" : std::string(1, c);
     ++at_;
@@ -154,9 +161,11 @@ class Translator {
       class_start_ = at_ + 1;
     } else if (c == '(' && in_.compare(at_, 2, "(?") == 0) {
       // Only groups that both libraries read alike.
-      static constexpr std::string_view kGroups[] = {"(?:", "(?=", "(?!", "(?>", "(?<=", "(?<!", "(?i:", "(?i)"};
+      static constexpr std::string_view kGroups[] = {"(?:",  "(?=",  "(?!",  "(?>",
+                                                     "(?<=", "(?<!", "(?i:", "(?i)"};
       bool known = false;
-      for (std::string_view group : kGroups) known = known || in_.compare(at_, group.size(), group) == 0;
+      for (std::string_view group : kGroups)
+        known = known || in_.compare(at_, group.size(), group) == 0;
       if (!known) refuse("this kind of group is not supported");
       out_ += c;
     } else if (c == '(' && in_.compare(at_, 2, "(*") == 0) {
@@ -174,7 +183,9 @@ class Translator {
   void escape() {
     if (at_ + 1 >= in_.size()) refuse("a lone \\");
     const char c = in_[at_ + 1];
-    const auto is_alnum = [](char x) { return (x >= '0' && x <= '9') || ((x | 32) >= 'a' && (x | 32) <= 'z'); };
+    const auto is_alnum = [](char x) {
+      return (x >= '0' && x <= '9') || ((x | 32) >= 'a' && (x | 32) <= 'z');
+    };
     if (!is_alnum(c) || c == 'r' || c == 'n' || c == 't' || c == 'f' || c == 'a' || c == 'e') {
       out_ += in_.substr(at_, 2);
       at_ += 2;
@@ -208,8 +219,12 @@ class Translator {
       name.erase(0, 1);
     }
     static constexpr std::pair<std::string_view, char> kNames[] = {
-        {"Letter", 'L'}, {"Mark", 'M'}, {"Number", 'N'}, {"Punctuation", 'P'}, {"Symbol", 'S'}, {"White_Space", 's'}};
-    char known = name.size() == 1 && std::string_view("LMNPS").find(name[0]) != std::string_view::npos ? name[0] : 0;
+        {"Letter", 'L'},      {"Mark", 'M'},   {"Number", 'N'},
+        {"Punctuation", 'P'}, {"Symbol", 'S'}, {"White_Space", 's'}};
+    char known =
+        name.size() == 1 && std::string_view("LMNPS").find(name[0]) != std::string_view::npos
+            ? name[0]
+            : 0;
     for (const auto& [full, letter] : kNames) known = name == full ? letter : known;
     if (known == 0) refuse(cat("property \\p{", name, "} is not supported (L, M, N, P, S are)"));
     at_ = end;
@@ -227,7 +242,8 @@ class Translator {
       ++end;
     }
     const std::string hex = in_.substr(digits_from, digits);
-    if (hex.empty() || hex.size() > 6 || end > in_.size() || hex.find_first_not_of("0123456789abcdefABCDEF") != std::string::npos) {
+    if (hex.empty() || hex.size() > 6 || end > in_.size() ||
+        hex.find_first_not_of("0123456789abcdefABCDEF") != std::string::npos) {
       refuse("a code point needs hexadecimal digits");
     }
     out_ += cat("\\x{", hex, "}");
@@ -237,7 +253,8 @@ class Translator {
   void put_class(char name, bool negated) {
     if (in_class_) {
       // A range such as [\s-x] means something only by accident.
-      if (at_ + 1 < in_.size() && in_[at_] == '-' && in_[at_ + 1] != ']') refuse("a class as the start of a range");
+      if (at_ + 1 < in_.size() && in_[at_] == '-' && in_[at_ + 1] != ']')
+        refuse("a class as the start of a range");
       out_ += members(name, negated);
     } else {
       out_ += cat(negated ? "[^" : "[", members(name, false), "]");
@@ -257,7 +274,8 @@ std::string translate_pattern(const std::string& pattern, const std::string& whe
   return Translator(pattern, where).run();
 }
 
-Regex::Regex(const std::string& pattern, const std::string& where) : impl_(std::make_unique<Impl>()) {
+Regex::Regex(const std::string& pattern, const std::string& where)
+    : impl_(std::make_unique<Impl>()) {
   impl_->where = where;
   impl_->code = compile(translate_pattern(pattern, where), where);
   impl_->jit = pcre2_jit_compile(impl_->code, PCRE2_JIT_COMPLETE) == 0;
@@ -273,16 +291,18 @@ size_t Regex::after_character(std::string_view text, size_t at) {
   return at + length;
 }
 
-bool Regex::next(std::string_view text, size_t at, const RegexScratch& scratch, size_t* begin, size_t* end) const {
+bool Regex::next(std::string_view text, size_t at, const RegexScratch& scratch, size_t* begin,
+                 size_t* end) const {
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data() != nullptr ? text.data() : "");
   const auto& tools = *scratch.get();
-  const int count = impl_->jit
-                        ? pcre2_jit_match(impl_->code, subject, text.size(), at, PCRE2_NO_UTF_CHECK, tools.data, tools.context)
-                        : pcre2_match(impl_->code, subject, text.size(), at, PCRE2_NO_UTF_CHECK, tools.data, tools.context);
+  const int count = impl_->jit ? pcre2_jit_match(impl_->code, subject, text.size(), at,
+                                                 PCRE2_NO_UTF_CHECK, tools.data, tools.context)
+                               : pcre2_match(impl_->code, subject, text.size(), at,
+                                             PCRE2_NO_UTF_CHECK, tools.data, tools.context);
   if (count == PCRE2_ERROR_NOMATCH) return false;
   if (count < 0) {
-    throw UserError({{impl_->where, cat("regular expression gave up at byte ", at, " of a text of ", text.size(),
-                                        " bytes: ", message_of(count))}});
+    throw UserError({{impl_->where, cat("regular expression gave up at byte ", at, " of a text of ",
+                                        text.size(), " bytes: ", message_of(count))}});
   }
   const size_t* ends = pcre2_get_ovector_pointer(tools.data);
   *begin = ends[0];

@@ -27,7 +27,8 @@ class RegexScratch {
 class Regex {
  public:
   /// Rewrites the pattern (see translate_pattern) and compiles it. `where` names the place in
-  /// messages. UserError on a pattern that is broken or uses what the two libraries read differently.
+  /// messages. UserError on a pattern that is broken or uses what the two libraries read
+  /// differently.
   Regex(const std::string& pattern, const std::string& where);
   ~Regex();
   Regex(Regex&&) noexcept;
@@ -43,7 +44,8 @@ class Regex {
   }
 
  private:
-  bool next(std::string_view text, size_t at, const RegexScratch& scratch, size_t* begin, size_t* end) const;
+  bool next(std::string_view text, size_t at, const RegexScratch& scratch, size_t* begin,
+            size_t* end) const;
   static size_t after_character(std::string_view text, size_t at);
 
   struct Impl;

@@ -54,8 +54,8 @@ std::unique_ptr<Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteT
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name, const std::string& eod_token) {
   if (name == "bytes") {
     if (!eod_token.empty()) {
-      throw UserError(cat("the bytes tokenizer has one end-of-document id, 256; eod token \"", eod_token,
-                          "\" needs a tokenizer.json"));
+      throw UserError(cat("the bytes tokenizer has one end-of-document id, 256; eod token \"",
+                          eod_token, "\" needs a tokenizer.json"));
     }
     return make_byte_tokenizer();
   }

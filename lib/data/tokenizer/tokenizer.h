@@ -55,9 +55,11 @@ class StreamDecoder {
 /// 256 bytes and one end-of-document id, 256.
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
 
-/// `name` is "bytes" or the path of a Hugging Face tokenizer.json (byte-level BPE). `eod_token` names
-/// the end-of-document token; when empty it is taken from eos_token in a tokenizer_config.json beside
-/// the file, else from the usual names. UserError names what the file has that is not supported.
-std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name, const std::string& eod_token = "");
+/// `name` is "bytes" or the path of a Hugging Face tokenizer.json (byte-level BPE). `eod_token`
+/// names the end-of-document token; when empty it is taken from eos_token in a
+/// tokenizer_config.json beside the file, else from the usual names. UserError names what the file
+/// has that is not supported.
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& name,
+                                          const std::string& eod_token = "");
 
 }  // namespace moetrain

@@ -12,7 +12,8 @@ struct CodeRange {
   uint32_t first = 0, last = 0;
 };
 
-/// Classes 'L', 'M', 'N', 'P', 'S' and 's' (white space), sorted and disjoint; empty for other names.
+/// Classes 'L', 'M', 'N', 'P', 'S' and 's' (white space), sorted and disjoint; empty for other
+/// names.
 std::span<const CodeRange> unicode_class(char name);
 
 /// All code points but these and the surrogates, which no UTF-8 text holds.

@@ -67,14 +67,17 @@ size_t utf8_unfinished_tail(std::string_view bytes) {
     const auto lead = static_cast<unsigned char>(end[0]);
     if ((lead & 0xC0) == 0x80) continue;
     size_t skip = 0;
-    const bool cut = lead >= 0x80 && utf8_character(end, &skip) == 0 && skip == tail && lead >= 0xC2 && lead <= 0xF4;
+    const bool cut = lead >= 0x80 && utf8_character(end, &skip) == 0 && skip == tail &&
+                     lead >= 0xC2 && lead <= 0xF4;
     return cut ? tail : 0;
   }
   return 0;
 }
 
 uint32_t utf8_decode(std::string_view bytes, size_t at, size_t* length) {
-  const auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<unsigned char>(bytes[at + i])); };
+  const auto byte = [&](size_t i) {
+    return static_cast<uint32_t>(static_cast<unsigned char>(bytes[at + i]));
+  };
   const uint32_t lead = byte(0);
   if (lead < 0x80) {
     *length = 1;
