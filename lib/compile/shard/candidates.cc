@@ -56,10 +56,12 @@ std::vector<char> roomy_factors(const Problem& problem, int node, const FactorAx
     }
   }
   std::stable_sort(room.begin(), room.end());
+  // Of the three largest, outer dims come first: rows before columns when all else is equal.
+  std::string places;
+  for (size_t i = 0; i < room.size() && i < 3; ++i) places += room[i].second;
+  std::sort(places.begin(), places.end());
   std::vector<char> letters;
-  for (size_t i = 0; i < room.size() && i < 3; ++i) {
-    letters.push_back(c.rule.factors[static_cast<size_t>(room[i].second)]);
-  }
+  for (char f : places) letters.push_back(c.rule.factors[static_cast<size_t>(f)]);
   return letters;
 }
 

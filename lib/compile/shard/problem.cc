@@ -72,13 +72,8 @@ Problem::Problem(const Graph& graph, const Mesh& mesh, const LinkModel& links)
       }
     }
     node_class_[i] = class_number(static_cast<int>(i));
-    const Rule& rule = classes_[node_class_[i]].rule;
     if (is_state(static_cast<int>(i)) && is_float(node.outputs[0].dtype)) differentiable_[i] = 1;
     if (node.forward >= 0) gradients_[node.forward].push_back(static_cast<int>(i));
-    for (int operand : rule.in_place) {
-      if (operand >= 0 && node.tag.phase == Phase::kBackward) has_accumulators_ = true;
-    }
-    if (std::string_view(node.op->name) == "accumulate") has_accumulators_ = true;
   }
 }
 
@@ -183,6 +178,17 @@ Problem::Edge Problem::edge(int type, int from, int to) {
     (local ? edge.local_seconds : edge.seconds) += step.seconds;
   }
   return edges_[key] = edge;
+}
+
+int Problem::waiting_dual(int own, int state) {
+  Layout dual = layouts_[own];
+  std::erase_if(dual.partial, [&](Axis a) {
+    const auto& dims = layouts_[state].dims;
+    return std::none_of(dims.begin(), dims.end(), [&](const auto& dim) {
+      return std::find(dim.begin(), dim.end(), a) != dim.end();
+    });
+  });
+  return layout_number(dual);
 }
 
 double Problem::finish_seconds(int type, int number, int dual, bool gradient) {

@@ -50,7 +50,6 @@ class Problem {
   const std::vector<int>& gradients_of(int node) const { return gradients_[node]; }
   /// Does a gradient flow back through this node's float results?
   bool differentiable(int node) const { return differentiable_[node]; }
-  bool has_accumulators() const { return has_accumulators_; }
   bool is_leaf(int node) const { return graph_.nodes[node].inputs.empty(); }
   bool is_state(int node) const;
   bool touches_ragged(int node) const;
@@ -68,6 +67,9 @@ class Problem {
   };
   /// Price of turning a value of type number `type` from one layout into another.
   Edge edge(int type, int from, int to);
+  /// The dual layout `own` of a parameter's use, without the pending sums over axes that do not split
+  /// the parameter's own layout `state`.
+  int waiting_dual(int own, int state);
   const ReshardPlan& plan(int type, int from, int to);
   /// Cheapest way to finish the pending sums of a result, and the way back for its gradient.
   double finish_seconds(int type, int layout, int dual, bool gradient);
@@ -88,7 +90,6 @@ class Problem {
   std::vector<std::vector<std::vector<Use>>> uses_;
   std::vector<std::vector<int>> gradients_;
   std::vector<char> differentiable_;
-  bool has_accumulators_ = false;
   std::map<std::pair<int, std::string>, std::unique_ptr<Decision>> decisions_;
   std::unordered_map<uint64_t, Edge> edges_;
   std::map<std::tuple<int, int, int, bool>, double> finish_;

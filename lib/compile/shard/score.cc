@@ -115,13 +115,11 @@ Score Search::score(int n, const Decision& candidate, const std::vector<Known>& 
     if (k.operand) {
       const int producer = problem_.graph().nodes[n].inputs[k.index].node;
       if (!problem_.differentiable(producer)) continue;
-      int from = own_dual;
-      if (problem_.is_state(producer) && problem_.has_accumulators()) {
-        // Pending sums of a parameter's gradient wait in its accumulator.
-        Layout waiting = problem_.layout(own_dual);
-        waiting.partial.clear();
-        from = problem_.layout_number(waiting);
-      }
+      // A parameter's gradient waits as a pending sum until the step ends; only what splits the
+      // parameter itself has to be scattered here and now.
+      const int from = problem_.is_state(producer)
+                           ? problem_.waiting_dual(own_dual, k.dual)
+                           : own_dual;
       score.communication += problem_.edge(type, from, k.dual).seconds;
     } else {
       score.communication += problem_.edge(type, k.dual, own_dual).seconds;

@@ -276,6 +276,14 @@ void Search::visit_neighbours(int depth, int n) {
 
 void Search::spread() {
   seed();
+  const bool nothing_anchored = queue_.empty() && waiting_.empty();
+  if (nothing_anchored) {
+    for (int n = 0; n < static_cast<int>(chosen_.size()); ++n) {
+      chosen_[n] = problem_.decision(problem_.class_of(n), {});
+      origin_[n] = "default";
+    }
+    return;
+  }
   const int count = static_cast<int>(problem_.graph().nodes.size());
   int first_open = 0;
   while (true) {
