@@ -103,7 +103,7 @@ bool Corpus::next(RawDocument& document) {
     fresh_ = false;
     document.file = file_;
     document.jsonl = is_jsonl(paths_[file_]);
-    if (document.jsonl) {
+    if (document.jsonl || options_.cut == DocumentCut::kLine) {
       while (at_ < all.size()) {
         document.line = line_;
         document.bytes = without_line_end(take_line());

@@ -11,7 +11,8 @@
 namespace moetrain {
 
 enum class TextFormat { kAuto, kText, kJsonl };  ///< auto: by .jsonl or .ndjson
-enum class DocumentCut { kFile, kBlankLines, kSeparatorLine };
+/// kLine: every line that is not blank is a document.
+enum class DocumentCut { kFile, kLine, kBlankLines, kSeparatorLine };
 
 struct CorpusOptions {
   std::vector<std::string>

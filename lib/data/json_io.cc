@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "data/output_file.h"
+#include "data/tokenizer/normalizer.h"
 
 namespace moetrain {
 
@@ -113,8 +114,11 @@ void Reader::read(const json& root, TokenizerSpec& spec) const {
   if (root.contains("normalizer")) {
     sequence(root["normalizer"], "normalizers", "normalizer", 0,
              [&](const json&, const std::string& type, const std::string& place) {
-               refuse(place, cat("normalizer \"", type,
-                                 "\" is not supported (none and an empty Sequence are)"));
+               if (type != "NFC") {
+                 refuse(place, cat("normalizer \"", type, "\" is not supported (NFC is)"));
+               }
+               if (!has_nfc()) refuse(place, "normalizer \"NFC\" needs a build with utf8proc");
+               spec.nfc = true;
              });
   }
   read_pre_tokenizer(root, spec);

@@ -35,6 +35,7 @@ struct TokenizerSpec {
   std::vector<AddedToken> added;
   std::vector<PreTokenizerStep> steps;
   bool ignore_merges = false;
+  bool nfc = false;                ///< normalizer NFC
   bool byte_level_decoder = true;  ///< false: tokens as written, a space between them
 };
 

@@ -54,6 +54,9 @@ TEST(Build, CutsPlainText) {
   options.corpus.cut = DocumentCut::kBlankLines;
   build_dataset(*bytes, options);
   EXPECT_EQ(documents_of(options.prefix), (Strings{"one\ntwo", "three", "four"}));
+  options.corpus.cut = DocumentCut::kLine;
+  build_dataset(*bytes, options);
+  EXPECT_EQ(documents_of(options.prefix), (Strings{"one", "two", "three", "four"}));
   write_file(dir / "a.txt", "---\none\n\n---\n---\r\ntwo\nthree\n---\n");
   options.corpus.cut = DocumentCut::kSeparatorLine;
   options.corpus.separator = "---";

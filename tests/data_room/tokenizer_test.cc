@@ -9,6 +9,7 @@
 
 #include "data/build.h"
 #include "data/tokenizer/bpe_trainer.h"
+#include "data/tokenizer/normalizer.h"
 #include "data/tokenizer/pre_tokenizer.h"
 #include "data/tokenizer/unicode.h"
 #include "data/tokenizer/utf8.h"
@@ -267,6 +268,15 @@ TEST(Bpe, VariantsOfTheFile) {
   json prefixed = root;
   prefixed["pre_tokenizer"]["add_prefix_space"] = true;
   EXPECT_EQ(open_json(prefixed)->encode("the"), open_json(root)->encode(" the"));
+  json composed = root;
+  composed["normalizer"] = {{"type", "NFC"}};
+  if (has_nfc()) {
+    const auto nfc = open_json(composed);
+    EXPECT_EQ(nfc->encode("cafe\xCC\x81 e"), open_json(root)->encode("caf\xC3\xA9 e"));
+    EXPECT_EQ(nfc->encode(kText), plain);
+  } else {
+    EXPECT_TRUE(has(refusal([&] { open_json(composed); }), "needs a build with utf8proc"));
+  }
   json digits = root;
   digits["pre_tokenizer"] = {
       {"type", "Sequence"},

@@ -9,6 +9,7 @@
 #include "data/tokenizer/added_tokens.h"
 #include "data/tokenizer/bpe_model.h"
 #include "data/tokenizer/byte_alphabet.h"
+#include "data/tokenizer/normalizer.h"
 #include "data/tokenizer/pre_tokenizer.h"
 #include "data/tokenizer/utf8.h"
 
@@ -18,7 +19,9 @@ namespace {
 std::vector<AddedToken> added_where(const TokenizerSpec& spec, bool normalized) {
   std::vector<AddedToken> out;
   for (const AddedToken& token : spec.added) {
-    if (token.normalized == normalized) out.push_back(token);
+    if (token.normalized != normalized) continue;
+    out.push_back(token);
+    if (normalized && spec.nfc) out.back().content = normalize_nfc(token.content);
   }
   return out;
 }
@@ -97,6 +100,7 @@ class BpeTokenizer final : public Tokenizer {
         pre_tokenizer_(spec.steps),
         raw_(added_where(spec, false)),
         normalized_(added_where(spec, true)),
+        nfc_(spec.nfc),
         spaced_(!spec.byte_level_decoder),
         eod_(eod) {
     for (const auto& [token, id] : spec.vocab) put(id, token, false);
@@ -115,19 +119,15 @@ class BpeTokenizer final : public Tokenizer {
       throw UserError(cat("a text of ", text.size(), " bytes is too long; split it below 2 GiB"));
     std::unique_ptr<Scratch> scratch = borrow();
     const auto token = [&](int64_t id) { ids.push_back(static_cast<int32_t>(id)); };
-    raw_.each(
-        text,
-        [&](std::string_view stretch) {
-          normalized_.each(
-              stretch,
-              [&](std::string_view plain) {
-                pre_tokenizer_.each(plain, scratch->cut, [&](std::string_view piece) {
-                  model_.encode(piece, scratch->bpe, ids);
-                });
-              },
-              token);
-        },
-        token);
+    const auto piece = [&](std::string_view cut) { model_.encode(cut, scratch->bpe, ids); };
+    const auto plain = [&](std::string_view rest) {
+      pre_tokenizer_.each(rest, scratch->cut, piece);
+    };
+    const auto stretch = [&](std::string_view raw) {
+      if (nfc_) return normalized_.each(normalize_nfc(raw), plain, token);
+      normalized_.each(raw, plain, token);
+    };
+    raw_.each(text, stretch, token);
     give_back(std::move(scratch));
   }
 
@@ -167,7 +167,7 @@ class BpeTokenizer final : public Tokenizer {
   BpeModel model_;
   PreTokenizer pre_tokenizer_;
   AddedTokens raw_, normalized_;
-  bool spaced_;
+  bool nfc_, spaced_;
   int64_t eod_;
   std::vector<Token> tokens_;
   mutable std::mutex mutex_;
