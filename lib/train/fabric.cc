@@ -5,23 +5,22 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "runtime/comm/launch.h"
 
 namespace moetrain {
 
-int run_on_fabric(int, char**, const FabricOptions&, const std::function<int(Fabric&)>& body) {
-  const std::unique_ptr<Fabric> fabric = make_single_fabric();
-  log_setup(fabric->rank());
-  try {
-    return body(*fabric);
-  } catch (const AgreedError& e) {
-    return e.exit_code();
-  } catch (const UserError& e) {
-    std::cerr << e.what() << std::endl;
-    return e.exit_code();
-  } catch (const std::exception& e) {
-    std::cerr << e.what() << std::endl;
-    return kExitFailure;
-  }
+int run_on_fabric(const FabricOptions& options, const std::function<int(Fabric&)>& body) {
+  MpiOptions mpi;
+  mpi.ranks_per_node = options.ranks_per_node;
+  mpi.stall_seconds = options.hang_timeout_s;
+  return run_job(mpi, [&](Fabric& fabric) {
+    log_setup(fabric.rank(), options.log_level);
+    try {
+      return body(fabric);
+    } catch (const AgreedError& e) {
+      return e.exit_code();
+    }
+  });
 }
 
 void agree(Fabric& fabric, const std::function<void()>& work) {

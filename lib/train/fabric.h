@@ -3,6 +3,7 @@
 
 #include <functional>
 
+#include "base/log.h"
 #include "runtime/comm/comm.h"
 
 namespace moetrain {
@@ -10,13 +11,13 @@ namespace moetrain {
 struct FabricOptions {
   int ranks_per_node = 0;       ///< forms nodes of so many ranks; 0: by host
   double hang_timeout_s = 600;  ///< a silent rank ends the job after this long; 0: never
+  Severity log_level = Severity::kInfo;
 };
 
 /// Joins the job (under mpirun or Slurm, or alone as one rank), runs `body` and returns its exit code, or
 /// that of the failure: UserError's own, 1 for anything else. A failure of one rank ends all within
 /// seconds; its message is shown once.
-int run_on_fabric(int argc, char** argv, const FabricOptions& options,
-                  const std::function<int(Fabric&)>& body);
+int run_on_fabric(const FabricOptions& options, const std::function<int(Fabric&)>& body);
 
 /// Runs `work` on every rank and lets all ranks know of failures: if any rank throws a UserError, every
 /// rank throws AgreedError after rank 0 has shown the first one. For work whose faults are found before

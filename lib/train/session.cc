@@ -133,6 +133,16 @@ void Session::initialise(uint64_t seed) {
   });
 }
 
+void Session::copy_parameters(Session& other) {
+  for (const Port& mine : compiled_.plan.states) {
+    const Port& theirs = other.executor_->state(mine.name);
+    MT_CHECK(mine.begin == theirs.begin && mine.extent == theirs.extent, "layouts of ", mine.name);
+    staging_.resize(numel(mine.extent) * size_of(mine.global.dtype));
+    other.executor_->read(theirs, staging_.data(), staging_.size());
+    executor_->write(mine, staging_.data(), staging_.size());
+  }
+}
+
 std::vector<ShardOut> Session::shards() {
   std::vector<ShardOut> out;
   auto add = [&](const std::string& state, const std::string& name) {
@@ -238,7 +248,9 @@ StepResult Session::train_step(int64_t first, int64_t global_batch,
   const int64_t depths = config_.model.num_nextn_predict_layers;
   auto inverse = [](double n) { return n > 0 ? 1 / n : 0.0; };
   for (int64_t k = 0; k <= depths; ++k) {
-    const double weight = k == 0 ? 1.0 : settings.mtp_lambda / static_cast<double>(depths);
+    const double weight = settings.poison ? std::nan("")
+                          : k == 0        ? 1.0
+                                          : settings.mtp_lambda / static_cast<double>(depths);
     feed_scalar(cat("scale.", k), {static_cast<float>(weight * inverse(valid.at(k)))});
   }
   feed_scalar("scale.balance", {static_cast<float>(inverse(global_batch))});

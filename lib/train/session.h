@@ -31,6 +31,7 @@ struct StepSettings {
   int64_t update = 1;           ///< counts applied updates from 1 (AdamW's t)
   double mtp_lambda = 0;
   double bias_speed = 0;
+  bool poison = false;          ///< debug: makes the loss, and so every gradient, not a number
 };
 
 /// What a step gives back, the same on every rank.
@@ -70,6 +71,8 @@ class Session {
   /// zero. Local.
   using ReadBox = std::function<void(const std::string& name, const Box& box, float* out)>;
   void load_parameters(const ReadBox& read);
+  /// Takes over the parameters of a session of the same model and layout. Local.
+  void copy_parameters(Session& other);
   /// States this rank owns, under layout-independent names: parameters (float32), m:, v:. Valid until the
   /// next step. Local.
   std::vector<ShardOut> shards();

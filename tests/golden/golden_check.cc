@@ -380,7 +380,9 @@ Arguments parse(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace moetrain;
-  return run_on_fabric(argc, argv, {}, [&](Fabric& fabric) {
+  FabricOptions options;
+  options.log_level = Severity::kWarning;
+  return run_on_fabric(options, [&](Fabric& fabric) {
     return golden::run_all(golden::parse(argc, argv), fabric);
   });
 }

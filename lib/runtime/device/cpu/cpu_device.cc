@@ -1,0 +1,116 @@
+// The CPU as a device: host memory in huge pages, kernels from the ordered table, reference loops last.
+#include <sys/mman.h>
+
+#include <array>
+#include <cstring>
+#include <map>
+
+#include "base/error.h"
+#include "runtime/device/cpu/kernels/kernels.h"
+#include "runtime/device/cpu/threads.h"
+#include "runtime/device/device.h"
+
+namespace moetrain {
+
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+
+class CpuDevice : public Device {
+ public:
+  explicit CpuDevice(const CpuOptions& options) : options_(options), pool_(options.threads) {}
+
+  ~CpuDevice() override {
+    lanes_ = {};
+    for (const auto& [memory, size] : sizes_) munmap(memory, size);
+  }
+
+  std::string describe() const override { return cat("cpu, ", pool_.size(), " threads per rank"); }
+
+  std::byte* allocate(size_t bytes, const std::string& what) override {
+    size_t size = std::max<size_t>(bytes, 64);
+    const bool huge = size >= kHugePage;
+    size = huge ? (size + kHugePage - 1) / kHugePage * kHugePage : (size + 4095) / 4096 * 4096;
+    void* memory =
+        mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+      throw UserError(cat("out of memory: ", human_bytes(static_cast<double>(size)), " for ", what,
+                          "; use more ranks, a smaller micro-batch or recomputation"),
+                      kExitFailure);
+    }
+    if (huge) madvise(memory, size, MADV_HUGEPAGE);
+    sizes_[memory] = size;
+    return static_cast<std::byte*>(memory);
+  }
+
+  void release(std::byte* memory) override {
+    auto at = sizes_.find(memory);
+    MT_CHECK(at != sizes_.end(), "memory released twice");
+    munmap(memory, at->second);
+    sizes_.erase(at);
+  }
+
+  Lane& lane(int index) override {
+    auto& lane = lanes_.at(index);
+    if (!lane) lane = index == 0 ? make_inline_lane() : make_threaded_lane();
+    return *lane;
+  }
+
+  KernelChoice choose(const OpDef& op, const Attrs& attrs, std::span<const Type> inputs,
+                      std::span<const Type> outputs) override {
+    KernelChoice choice;
+    const cpu::Kernel* kernel =
+        options_.reference ? nullptr : cpu::find_kernel(op.name, attrs, inputs, outputs);
+    if (kernel) {
+      choice.handle = kernel;
+      choice.name = kernel->name;
+      if (kernel->workspace) {
+        choice.workspace_bytes = kernel->workspace(attrs, inputs, outputs, pool_.size());
+      }
+      return choice;
+    }
+    MT_CHECK(op.reference != nullptr, "op ", op.name, " has neither kernel nor reference");
+    choice.name = "reference";
+    return choice;
+  }
+
+  void launch(const KernelChoice& choice, const OpDef& op, const Attrs& attrs,
+              std::span<const Tensor> inputs, std::span<Tensor> outputs, std::byte* workspace,
+              Lane& lane) override {
+    const auto* kernel = static_cast<const cpu::Kernel*>(choice.handle);
+    host(lane).post([this, kernel, &op, &attrs, inputs, outputs, workspace,
+                     bytes = choice.workspace_bytes] {
+      if (kernel) {
+        kernel->run({attrs, inputs, outputs, workspace, bytes, pool_});
+      } else {
+        op.reference(attrs, inputs, outputs);
+      }
+    });
+  }
+
+  void copy_in(void* device, const void* from, size_t bytes, Lane& lane) override {
+    copy(device, from, bytes, lane);
+  }
+  void copy_out(void* to, const void* device, size_t bytes, Lane& lane) override {
+    copy(to, device, bytes, lane);
+  }
+  void copy(void* to, const void* from, size_t bytes, Lane& lane) override {
+    host(lane).post([=] { std::memcpy(to, from, bytes); });
+  }
+
+ private:
+  static HostLane& host(Lane& lane) { return static_cast<HostLane&>(lane); }
+
+  const CpuOptions options_;
+  ThreadPool pool_;
+  std::map<void*, size_t> sizes_;
+  std::array<std::unique_ptr<HostLane>, 8> lanes_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_cpu_device(const CpuOptions& options) {
+  return std::make_unique<CpuDevice>(options);
+}
+
+}  // namespace moetrain
