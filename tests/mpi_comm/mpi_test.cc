@@ -1,6 +1,5 @@
 // Verbs, topology, launch and faults of the MPI fabric, each as a real job under mpirun.
 #include <gtest/gtest.h>
-#include <limits.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,11 +37,15 @@ Result shell(const std::string& command) {
           std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), output};
 }
 
-/// A job of `ranks` ranks; more than there are cores, as is usual here.
-Result job(int ranks, const std::string& arguments) {
+/// Marks the processes of this test's jobs among those of other tests.
+std::string mark() { return cat("job_of_", getpid()); }
+
+/// A job of `ranks` ranks; more than there are cores, as is usual here. Arguments: case, ranks per
+/// node, victim.
+Result job(int ranks, const std::string& name, int ranks_per_node = 0, int victim = 0) {
   return shell(cat("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 60 ",
                    MOETRAIN_MPIEXEC, " --oversubscribe --bind-to none -n ", ranks, " ",
-                   rank_program(), " ", arguments));
+                   rank_program(), " ", name, " ", ranks_per_node, " ", victim, " ", mark()));
 }
 
 int count(const std::string& text, const std::string& word) {
@@ -52,7 +55,8 @@ int count(const std::string& text, const std::string& word) {
 }
 
 int processes_left() {
-  return std::atoi(shell("ps -eo stat,args | grep -v '^Z' | grep -c '[m]pi_comm_rank'").output.c_str());
+  return std::atoi(shell(cat("ps -eo stat,args | grep -v '^Z' | grep '[m]pi_comm_rank' | grep -c ", mark()))
+                       .output.c_str());
 }
 
 struct Shape {
@@ -63,7 +67,7 @@ class MpiVerbs : public testing::TestWithParam<Shape> {};
 
 TEST_P(MpiVerbs, KeepTheirPromises) {
   const auto [ranks, ranks_per_node] = GetParam();
-  const Result r = job(ranks, cat("verbs ", ranks_per_node));
+  const Result r = job(ranks, "verbs", ranks_per_node);
   EXPECT_EQ(r.code, 0) << r.output;
   EXPECT_EQ(count(r.output, "moetrain failed"), 0) << r.output;
 }
@@ -78,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, MpiVerbs,
 
 TEST(MpiNodes, FollowHostsOrTheOverride) {
   EXPECT_NE(job(4, "nodes").output.find("nodes 0000"), std::string::npos);
-  EXPECT_NE(job(4, "nodes 2").output.find("nodes 0011"), std::string::npos);
+  EXPECT_NE(job(4, "nodes", 2).output.find("nodes 0011"), std::string::npos);
 }
 
 TEST(MpiLaunch, WithoutALauncherARunIsOneRank) {
@@ -113,7 +117,7 @@ class MpiFaults : public testing::TestWithParam<Fault> {};
 
 TEST_P(MpiFaults, EndTheWholeJob) {
   const Fault& fault = GetParam();
-  const Result r = job(4, cat(fault.what, " 0 2"));
+  const Result r = job(4, fault.what, 0, 2);
   if (fault.code == 0) {
     EXPECT_NE(r.code, 0) << r.output;
   } else {
@@ -123,6 +127,7 @@ TEST_P(MpiFaults, EndTheWholeJob) {
   EXPECT_LT(r.seconds, fault.seconds);
   EXPECT_NE(r.output.find(fault.message), std::string::npos) << r.output;
   EXPECT_LE(count(r.output, "moetrain failed"), 1) << r.output;
+  EXPECT_EQ(r.output.find("MPI_ABORT was invoked"), std::string::npos) << r.output;
   for (int i = 0; i < 30 && processes_left() > 0; ++i) usleep(100'000);
   EXPECT_EQ(processes_left(), 0);
 }
@@ -145,17 +150,17 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return std::string(info.param.what); });
 
 TEST(MpiFaults, LeaveNothingInSharedMemory) {
-  job(4, "kill 0 2");
+  job(4, "kill", 0, 2);
   EXPECT_EQ(std::atoi(shell("ls /dev/shm | grep -c '^moetrain[.]'").output.c_str()), 0);
 }
 
 TEST(MpiExit, TheLargestCodeOfAllRanksIsEverybodys) {
-  const Result r = job(3, "code 0 1");
+  const Result r = job(3, "code", 0, 1);
   EXPECT_EQ(r.code, kExitResubmit) << r.output;
 }
 
 TEST(MpiSignals, ASignalToOneRankStopsAllAtTheSameStep) {
-  const Result r = job(3, "signal 0 1");
+  const Result r = job(3, "signal", 0, 1);
   EXPECT_EQ(r.code, kExitResubmit) << r.output;
   const size_t at = r.output.find("stopped at step ");
   ASSERT_NE(at, std::string::npos) << r.output;
@@ -164,7 +169,7 @@ TEST(MpiSignals, ASignalToOneRankStopsAllAtTheSameStep) {
 }
 
 TEST(MpiSignals, ASecondSigtermLeavesAtOnce) {
-  const Result r = job(2, "second_signal 0 1");
+  const Result r = job(2, "second_signal", 0, 1);
   EXPECT_EQ(r.code, 143) << r.output;
   EXPECT_LT(r.seconds, 10);
 }

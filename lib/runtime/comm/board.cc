@@ -11,20 +11,20 @@ namespace moetrain::comm {
 namespace {
 
 constexpr int64_t kPage = 4096;
-constexpr int64_t kHalfBytes = 256 * 1024;   // fits the second-level cache; large enough to hide a step
-constexpr int64_t kLeastStride = 16 * 1024;  // with many members a half grows instead
+constexpr int64_t kPartBytes = 256 * 1024;   // fits the second-level cache; large enough to hide a step
+constexpr int64_t kLeastStride = 16 * 1024;  // with many members a part grows instead
 
 int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 }  // namespace
 
-int64_t Board::half_for(int members) {
-  return std::max(kHalfBytes, round_up(members * kLeastStride, kPage));
+int64_t Board::part_for(int members) {
+  return std::max(kPartBytes, round_up(members * kLeastStride, kPage));
 }
 
 int64_t Board::bytes_for(int members) {
   return round_up(members * static_cast<int64_t>(sizeof(Slot)), kPage) +
-         members * 2 * half_for(members);
+         members * kDepth * part_for(members);
 }
 
 Board::Board(void* memory, std::vector<int> ranks, int me, const Health& health, std::string name)
@@ -32,36 +32,36 @@ Board::Board(void* memory, std::vector<int> ranks, int me, const Health& health,
       me_(me),
       health_(health),
       name_(std::move(name)),
-      half_bytes_(half_for(members())),
+      part_bytes_(part_for(members())),
       slots_(static_cast<Slot*>(memory)),
       data_(static_cast<char*>(memory) +
             round_up(members() * static_cast<int64_t>(sizeof(Slot)), kPage)) {}
 
-char* Board::half(int member) const {
-  return data_ + (2 * member + (step_ & 1)) * half_bytes_;
+char* Board::part(int member) const {
+  return data_ + (kDepth * member + step_ % kDepth) * part_bytes_;
 }
 
 char* Board::open() {
   for (int j = 0; j < members(); ++j) {
-    if (j != me_) slots_[j].read.wait(step_ - 1, ranks_[j], health_);
+    if (j != me_) slots_[j].read.wait(step_ - kDepth + 1, ranks_[j], health_);
   }
-  return half(me_);
+  return part(me_);
 }
 
 void Board::publish(const Header& header) {
-  slots_[me_].headers[step_ & 1] = header;
+  slots_[me_].headers[step_ % kDepth] = header;
   slots_[me_].written.advance(step_ + 1);
 }
 
 const char* Board::peer(int j) {
   slots_[j].written.wait(step_ + 1, ranks_[j], health_);
-  return half(j);
+  return part(j);
 }
 
 int64_t Board::verify(int j) {
   slots_[j].written.wait(step_ + 1, ranks_[j], health_);
-  const Header& mine = slots_[me_].headers[step_ & 1];
-  const Header& theirs = slots_[j].headers[step_ & 1];
+  const Header& mine = slots_[me_].headers[step_ % kDepth];
+  const Header& theirs = slots_[j].headers[step_ % kDepth];
   MT_CHECK(mine.verb == theirs.verb && mine.detail == theirs.detail && mine.size == theirs.size,
            "members of group ", name_, " disagree: rank ", ranks_[me_], " runs ",
            describe_verb(mine.verb, mine.detail, mine.size), ", rank ", ranks_[j], " runs ",

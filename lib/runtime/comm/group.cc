@@ -77,11 +77,11 @@ void GroupCore::share(const Board::Header& header, const Streams& streams, char*
   int64_t longest = 0;
   for (const auto& stream : streams) longest = std::max(longest, total_of(stream));
   parts_.traffic->count(false, total_of(streams[me]) * (board.members() - 1), board.members() - 1);
-  for (int64_t begin = 0; begin < longest; begin += board.half_bytes()) {
-    const int64_t end = begin + board.half_bytes();
-    char* half = board.open();
+  for (int64_t begin = 0; begin < longest; begin += board.part_bytes()) {
+    const int64_t end = begin + board.part_bytes();
+    char* part = board.open();
     walk(streams[me], begin, end, [&](const Range& run, int64_t offset, int64_t at, int64_t n) {
-      std::memcpy(half + at, data + run.begin + offset, n);
+      std::memcpy(part + at, data + run.begin + offset, n);
     });
     board.publish(header);
     // start with the next member: all readers on one slot at once would share its cache lines
@@ -155,7 +155,7 @@ void GroupCore::exchange(Verb verb, const void* send, const std::vector<int64_t>
     if (s.node[target] != here) start_send(target, from[target], send_bytes[target]);
   }
   if (parts_.board) {
-    // Each member's half is divided among the readers; a reader's part of the first step starts
+    // Each member's part is divided among the readers; a reader's share of the first step starts
     // with the block's size, so that a disagreement is found before it does harm.
     Board& board = *parts_.board;
     const std::vector<int>& neighbours = s.my_node();
@@ -168,27 +168,27 @@ void GroupCore::exchange(Verb verb, const void* send, const std::vector<int64_t>
     }
     const Board::Header header{static_cast<int32_t>(verb), 0, 0, steps};
     for (int64_t step = 0; step < steps; ++step) {
-      char* half = board.open();
+      char* part = board.open();
       for (int j = 0; j < board.members(); ++j) {
         if (j == board.me()) continue;
         const int member = neighbours[j];
-        std::memcpy(half + j * stride, &send_bytes[member], sizeof(int64_t));
+        std::memcpy(part + j * stride, &send_bytes[member], sizeof(int64_t));
         const int64_t n = std::min(room, send_bytes[member] - step * room);
-        if (n > 0) std::memcpy(half + j * stride + 64, from[member] + step * room, n);
+        if (n > 0) std::memcpy(part + j * stride + 64, from[member] + step * room, n);
       }
       board.publish(header);
       for (int k = 1; k < board.members(); ++k) {
         const int j = (board.me() + k) % board.members(), member = neighbours[j];
         const int64_t theirs = board.verify(j);
-        const char* part = board.peer(j) + board.me() * stride;
+        const char* share = board.peer(j) + board.me() * stride;
         int64_t announced;
-        std::memcpy(&announced, part, sizeof announced);
+        std::memcpy(&announced, share, sizeof announced);
         MT_CHECK(announced == recv_bytes[member], "group ", parts_.name, ": rank ", s.ranks[member],
                  " sends ", announced, " bytes, rank ", s.ranks[s.me], " expects ",
                  recv_bytes[member]);
         steps = std::max(steps, theirs);
         const int64_t n = std::min(room, recv_bytes[member] - step * room);
-        if (n > 0) std::memcpy(to[member] + step * room, part + 64, n);
+        if (n > 0) std::memcpy(to[member] + step * room, share + 64, n);
       }
       board.close();
     }

@@ -32,16 +32,16 @@ void GroupCore::reduce_on_node(const Board::Header& header, const char* send,
     if (l != me) parts_.traffic->count(false, total_of(streams[l]) * esize);
   }
   const std::vector<Range>& mine = streams[me];
-  std::vector<const char*> halves(r);
+  std::vector<const char*> parts(r);
   alignas(64) char acc[kChunk * 8];
 
   for (int64_t begin = 0; begin < longest; begin += window) {
-    char* half = board.open();
+    char* part = board.open();
     for (int l = 0; l < r; ++l) {
       if (l == me) continue;
       walk(streams[l], begin, begin + window,
            [&](const Range& run, int64_t offset, int64_t at, int64_t n) {
-             std::memcpy(half + l * stride + at * esize, send + (run.begin + offset) * esize,
+             std::memcpy(part + l * stride + at * esize, send + (run.begin + offset) * esize,
                          n * esize);
            });
     }
@@ -49,7 +49,7 @@ void GroupCore::reduce_on_node(const Board::Header& header, const char* send,
     for (int l = 0; l < r; ++l) {
       if (l == me) continue;
       board.verify(l);
-      halves[l] = board.peer(l) + me * stride;
+      parts[l] = board.peer(l) + me * stride;
     }
     walk(mine, begin, begin + window, [&](const Range& run, int64_t offset, int64_t at, int64_t n) {
       const Target& target = targets[&run - mine.data()];
@@ -57,7 +57,7 @@ void GroupCore::reduce_on_node(const Board::Header& header, const char* send,
         const int64_t k = std::min(kChunk, n - c);
         for (int l = 0; l < r; ++l) {
           const char* source = l == me ? send + (run.begin + offset + c) * esize
-                                       : halves[l] + (at + c) * esize;
+                                       : parts[l] + (at + c) * esize;
           if (l == 0) {
             accumulate_first(acc, source, k, dtype);
           } else {

@@ -1,11 +1,13 @@
 // Heartbeats around the ring of ranks, and the one way a job under MPI ends badly.
 #include "runtime/comm/mpi_watchdog.h"
 
+#include <dlfcn.h>
 #include <signal.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -21,7 +23,8 @@ namespace {
 constexpr int kBeatTag = 1, kErrorTag = 2;
 constexpr int kErrorBytes = 64 * 1024;
 constexpr double kLook = 0.1;  // seconds between looks
-constexpr double kPatience = 3;  // seconds rank 0 has to act on an error
+constexpr double kPatience = 2;  // seconds rank 0 has to take an error
+constexpr double kKilling = 10;  // seconds the launcher has to kill us before we try harder
 constexpr double kWaitingFactor = 1.25;  // who waits is blamed later than who does not come
 
 double now_seconds() {
@@ -31,8 +34,21 @@ double now_seconds() {
 }
 
 void nap(double seconds) {
-  const timespec t{static_cast<time_t>(seconds), static_cast<long>(1e9 * std::fmod(seconds, 1.0))};
-  nanosleep(&t, nullptr);
+  timespec t{static_cast<time_t>(seconds), static_cast<long>(1e9 * std::fmod(seconds, 1.0))};
+  while (nanosleep(&t, &t) != 0 && errno == EINTR) {
+  }
+}
+
+/// Ends the job through the process manager MPI itself uses. MPI_Abort does the same but prints a block of
+/// its own below our message; it is left for where PMIx is not at hand.
+void abort_through_pmix(int exit_code) {
+  using Abort = int(int status, const char* message, void* procs, size_t count);
+  void* pmix = dlopen("libpmix.so.2", RTLD_NOW | RTLD_NOLOAD);
+  if (pmix == nullptr) return;
+  if (auto* abort = reinterpret_cast<Abort*>(dlsym(pmix, "PMIx_Abort"))) {
+    abort(exit_code, "", nullptr, 0);
+    nap(kKilling);
+  }
 }
 
 }  // namespace
@@ -71,7 +87,8 @@ void Watchdog::run() {
     lock.unlock();
     const double now = now_seconds();
     // After a pause of our own (a stopped job that goes on) nobody can be blamed for silence yet.
-    if (now - last_look_ > options_.silence_seconds / 2) last_heard_ = last_progress_ = now;
+    was_stopped_ = now - last_look_ > options_.silence_seconds / 2;
+    if (was_stopped_) last_heard_ = last_progress_ = now;
     last_look_ = now;
     if (rank_ == 0) listen_for_errors();
     if (size_ > 1) watch_neighbour(now);
@@ -90,7 +107,9 @@ void Watchdog::listen_for_errors() {
   int32_t exit_code = kExitFailure;
   if (n < static_cast<int>(sizeof exit_code)) return;
   std::memcpy(&exit_code, error_in_.data(), sizeof exit_code);
-  speak_and_abort(std::string(error_in_.data() + sizeof exit_code, n - sizeof exit_code), exit_code);
+  std::string text(error_in_.data() + sizeof exit_code, n - sizeof exit_code);
+  if (was_stopped_) text.clear();  // the sender gave up on us and has spoken for itself
+  speak_and_abort(text, exit_code);
 }
 
 void Watchdog::watch_neighbour(double now) {
@@ -138,8 +157,10 @@ void Watchdog::speak_and_abort(const std::string& text, int exit_code) {
     for (;;) nap(60);  // somebody is ending the job already
   }
   write_error(text);
+  signal(SIGTERM, SIG_DFL);  // which the launcher sends now
   signal(SIGALRM, SIG_DFL);
-  alarm(10);  // in case MPI cannot even abort
+  alarm(static_cast<unsigned>(3 * kKilling));  // in case MPI cannot even abort
+  abort_through_pmix(exit_code);
   MPI_Abort(MPI_COMM_WORLD, exit_code);
   std::_Exit(exit_code);
 }
@@ -153,14 +174,20 @@ void Watchdog::end_job(const std::string& message, int exit_code) {
   std::memcpy(parcel->data(), &code, sizeof code);
   std::memcpy(parcel->data() + sizeof code, text.data(), parcel->size() - sizeof code);
   MPI_Request request;
-  MPI_Isend(parcel->data(), static_cast<int>(parcel->size()), MPI_BYTE, 0, kErrorTag, comm_, &request);
+  // Synchronous: it is done when rank 0's watchdog has taken it.
+  MPI_Issend(parcel->data(), static_cast<int>(parcel->size()), MPI_BYTE, 0, kErrorTag, comm_, &request);
   const double start = now_seconds();
-  while (now_seconds() - start < kPatience) {
-    int done = 0;
-    if (request != MPI_REQUEST_NULL) MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+  int taken = 0;
+  bool reachable = true;  // if not, rank 0 is probably ending already, and we have nothing to add
+  while (!taken && now_seconds() - start < kPatience) {
+    if (reachable) reachable = MPI_Test(&request, &taken, MPI_STATUS_IGNORE) == MPI_SUCCESS;
     nap(0.02);
   }
-  speak_and_abort(text, exit_code);
+  if (taken) {
+    signal(SIGTERM, SIG_DFL);
+    nap(kKilling);
+  }
+  speak_and_abort(taken ? "" : text, exit_code);
 }
 
 }  // namespace moetrain::comm

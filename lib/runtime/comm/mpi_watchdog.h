@@ -26,8 +26,8 @@ class Watchdog {
            std::shared_ptr<Health> health);
   ~Watchdog();
 
-  /// Ends the job: the message goes to rank 0, which shows the first it gets and aborts. If rank 0 does
-  /// not act within three seconds, this rank speaks for itself. Any thread; does not return.
+  /// Ends the job: the message goes to rank 0, which shows the first it gets and aborts. If rank 0
+  /// does not take it within two seconds, this rank speaks for itself. Any thread; does not return.
   [[noreturn]] void end_job(const std::string& message, int exit_code);
 
  private:
@@ -48,6 +48,7 @@ class Watchdog {
   std::vector<char> error_in_;
   double last_sent_ = 0, last_heard_ = 0, last_look_ = 0, last_progress_ = 0;
   int64_t last_beats_ = 0;
+  bool was_stopped_ = false;  // this process has just come out of a pause
 
   std::mutex speaking_;  // never released: the first to end the job is the only one
   std::mutex mutex_;
