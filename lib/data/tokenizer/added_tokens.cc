@@ -11,13 +11,10 @@ namespace {
 
 bool is_space(uint32_t code) { return contains(unicode_class('s'), code); }
 
-// The reference's \w: letters, marks, numbers that are digits or letter-like, connectors, joiners.
+// The reference's \w: Alphabetic, marks, decimal digits, connectors, joiners.
 bool is_word(uint32_t code) {
-  if (code == '_' || code == 0x200C || code == 0x200D || code == 0x203F || code == 0x2040 ||
-      code == 0x2054)
-    return true;
-  return contains(unicode_class('L'), code) || contains(unicode_class('M'), code) ||
-         contains(unicode_class('N'), code);
+  const auto in = [&](char name) { return contains(unicode_class(name), code); };
+  return in('L') || in('M') || (in('N') && !in('o')) || in('w');
 }
 
 // Start of the character that ends at `end`.
