@@ -1,0 +1,187 @@
+// Runs the benchmark cases on the kernel table and writes the comparison.
+#include "runtime/device/cpu/bench.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+
+#include "base/random.h"
+#include "base/text.h"
+#include "runtime/device/cpu/bench_cases.h"
+#include "runtime/device/cpu/bench_probe.h"
+#include "runtime/device/cpu/kernels/kernels.h"
+#include "runtime/device/cpu/kernels/target.h"
+
+namespace moetrain::cpu {
+namespace {
+
+/// Seconds on the clock that fits: one thread is measured by its own CPU time, which neighbours on a
+/// shared machine do not stretch; several by the wall.
+double now(int threads) {
+  timespec t;
+  clock_gettime(threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+template <class Body>
+double seconds_of(int threads, Body body) {
+  const double start = now(threads);
+  body();
+  return now(threads) - start;
+}
+
+/// Best rate of `runs` runs of work(worker) on all workers at once; work returns its amount.
+template <class Work>
+double best_rate(ThreadPool& pool, int runs, Work work) {
+  double best = 0;
+  for (int i = 0; i < runs; ++i) {
+    std::vector<double> done(pool.size());
+    const double seconds = seconds_of(pool.size(), [&] {
+      pool.run(pool.size(), [&](int64_t task, int) { done[task] = work(task); });
+    });
+    double total = 0;
+    for (double d : done) total += d;
+    best = std::max(best, total / seconds);
+  }
+  return best;
+}
+
+/// Operands and outputs of one case, with memory of their own.
+struct Launch {
+  std::vector<std::vector<std::byte>> memory;
+  std::vector<Tensor> in, out;
+  std::vector<Type> in_types, out_types;
+  double bytes = 0;
+
+  Tensor allocate(DType dtype, Shape shape) {
+    memory.emplace_back(std::max<int64_t>(1, numel(shape)) * size_of(dtype));
+    return {memory.back().data(), dtype, std::move(shape)};
+  }
+};
+
+Shape runtime_shape(const Type& type, int64_t rows) {
+  if (!type.ragged) return type.shape;
+  return {rows, type.shape.back()};
+}
+
+void fill(const Tensor& t, const std::vector<int32_t>& integers) {
+  if (!integers.empty()) {
+    std::memcpy(t.data, integers.data(), t.bytes());
+    return;
+  }
+  const CounterRandom random(1, "bench");
+  // Few different numbers are enough, and drawing them all would take longer than the kernels.
+  for (int64_t i = 0; i < t.numel(); ++i) {
+    if (i < 1024) set_element(t, i, random.normal(i));
+    else std::memcpy(t.as<char>() + i * size_of(t.dtype), t.as<char>() + i % 1024 * size_of(t.dtype),
+                     size_of(t.dtype));
+  }
+}
+
+Launch make_launch(const BenchCase& c) {
+  Launch launch;
+  for (const BenchOperand& o : c.operands) {
+    launch.in_types.push_back(o.type);
+    launch.in.push_back(launch.allocate(o.type.dtype, runtime_shape(o.type, o.rows)));
+    fill(launch.in.back(), o.integers);
+    launch.bytes += static_cast<double>(launch.in.back().bytes());
+  }
+  launch.out_types = c.op->infer(c.attrs, launch.in_types);
+  for (size_t i = 0; i < launch.out_types.size(); ++i) {
+    const Type& type = launch.out_types[i];
+    const int shared = c.op->alias ? c.op->alias(c.attrs, static_cast<int>(i)) : -1;
+    if (shared >= 0) launch.out.push_back(launch.in[shared]);
+    else launch.out.push_back(launch.allocate(type.dtype, runtime_shape(type, c.rows)));
+    launch.bytes += static_cast<double>(launch.out.back().bytes());
+  }
+  return launch;
+}
+
+KernelTiming time_case(const BenchCase& c, const Kernel& kernel, DType dtype, double budget,
+                       ThreadPool& pool) {
+  Launch launch = make_launch(c);
+  const size_t bytes =
+      kernel.workspace ? kernel.workspace(c.attrs, launch.in_types, launch.out_types, pool.size()) : 0;
+  std::vector<std::byte> workspace(bytes);
+  const LaunchArgs args{c.attrs, launch.in, launch.out, workspace.data(), bytes, pool};
+  kernel.run(args);
+  std::vector<double> times;
+  double spent = 0;
+  while (times.size() < 3 || (spent < budget && times.size() < 1000)) {
+    times.push_back(seconds_of(pool.size(), [&] { kernel.run(args); }));
+    spent += times.back();
+  }
+  std::sort(times.begin(), times.end());
+  KernelTiming timing{kernel.name, c.shape, dtype, times[times.size() / 2], times[0], 0, launch.bytes};
+  // The cost of an op counts the largest ragged extent once, which is what the cases fill.
+  timing.flops = c.op->cost(c.attrs, launch.in_types, launch.out_types).matmul_flops;
+  return timing;
+}
+
+std::string line_of(const KernelTiming& t, const MachinePeaks& peaks) {
+  const bool compute = t.flops > 0;
+  const double amount = compute ? t.flops : t.bytes;
+  const double peak = compute ? peaks.of(t.dtype) : peaks.copy_bytes;
+  char text[200];
+  std::snprintf(text, sizeof text, "%-24s %-22s %-5s %10.1f us %8.1f %-7s %5.1f %% %5.1f %%\n",
+                t.kernel.c_str(), t.shape.c_str(), moetrain::name_of(t.dtype), t.seconds * 1e6,
+                amount / t.seconds / 1e9, compute ? "GFLOP/s" : "GB/s", 100 * amount / t.seconds / peak,
+                100 * amount / t.best_seconds / peak);
+  return text;
+}
+
+template <class Done>
+void time_all(const BenchKernelOptions& options, Done done) {
+  ThreadPool pool(options.threads);
+  for (DType dtype : options.dtypes) {
+    for (const BenchCase& c : bench_cases(options, dtype)) {
+      std::vector<Type> in;
+      for (const BenchOperand& o : c.operands) in.push_back(o.type);
+      const Kernel* kernel = find_kernel(c.op->name, c.attrs, in, c.op->infer(c.attrs, in));
+      if (!kernel || std::string(kernel->name).find(options.filter) == std::string::npos) continue;
+      done(time_case(c, *kernel, dtype, options.seconds_per_case, pool));
+    }
+  }
+}
+
+}  // namespace
+
+MachinePeaks probe_peaks(int threads) {
+  current_target();  // settles the instruction set
+  ThreadPool pool(threads);
+  MachinePeaks peaks;
+  peaks.f32_flops = best_rate(pool, 12, [](int64_t) { return float_peak_loop(300000); });
+  peaks.bf16_flops = best_rate(pool, 12, [](int64_t) { return bf16_peak_loop(100000); });
+  if (current_target() != Target::kAvx512Bf16) peaks.bf16_flops = peaks.f32_flops;
+  constexpr size_t kBytes = size_t{32} << 20;
+  std::vector<std::vector<std::byte>> from, to;
+  for (int i = 0; i < threads; ++i) from.emplace_back(kBytes), to.emplace_back(kBytes);
+  peaks.copy_bytes = best_rate(pool, 8, [&](int64_t task) {
+    std::memcpy(to[task].data(), from[task].data(), kBytes);
+    return 2.0 * kBytes;
+  });
+  return peaks;
+}
+
+std::vector<KernelTiming> time_kernels(const BenchKernelOptions& options) {
+  std::vector<KernelTiming> timings;
+  time_all(options, [&](KernelTiming t) { timings.push_back(std::move(t)); });
+  return timings;
+}
+
+std::string bench_kernels(const BenchKernelOptions& options) {
+  const MachinePeaks peaks = probe_peaks(options.threads);
+  char head[300];
+  std::snprintf(head, sizeof head,
+                "%s, %d thread(s): peak %.0f GFLOP/s f32, %.0f GFLOP/s bf16, copy %.1f GB/s\n"
+                "%-24s %-22s %-5s %13s %16s %7s %7s\n",
+                name_of(current_target()), options.threads, peaks.f32_flops / 1e9,
+                peaks.bf16_flops / 1e9, peaks.copy_bytes / 1e9, "kernel", "shape", "dtype", "median",
+                "rate", "median", "best");
+  std::string text = head;
+  time_all(options, [&](const KernelTiming& t) { text += line_of(t, peaks); });
+  return text;
+}
+
+}  // namespace moetrain::cpu
