@@ -11,12 +11,14 @@ namespace moetrain {
 namespace {
 
 constexpr int64_t kExtra = 1;  // the label of the last position
+constexpr int64_t kMostSequences = int64_t{1} << 34;
 
 }  // namespace
 
 GptIndex::GptIndex(const Lengths& length, SequenceRange range, const GptIndexOptions& options)
     : length_(length), sequence_length_(options.sequence_length), first_(range.begin) {
-  MT_CHECK(sequence_length_ > 0 && range.size() >= 0, sequence_length_);
+  MT_CHECK(sequence_length_ > 0 && range.size() >= 0 && options.samples <= kMostSamples,
+           sequence_length_, " ", options.samples);
   for (int64_t i = range.begin; i < range.end; ++i) tokens_per_epoch_ += length_(i);
   if (tokens_per_epoch_ == 0) {
     throw UserError(
@@ -38,6 +40,11 @@ GptIndex::GptIndex(const Lengths& length, SequenceRange range, const GptIndexOpt
   const int64_t n = range.size();
   if (n > std::numeric_limits<int32_t>::max())
     throw UserError("more than 2147483647 sequences in one dataset");
+  if (epochs_ > kMostSequences / n) {
+    throw UserError(cat("this part of the data has ", tokens_per_epoch_,
+                        " tokens and would be repeated ", epochs_,
+                        " times; use more data or fewer steps"));
+  }
   order_.resize(static_cast<size_t>(n * epochs_));
   for (size_t i = 0; i < order_.size(); ++i)
     order_[i] = static_cast<int32_t>(static_cast<int64_t>(i) % n);

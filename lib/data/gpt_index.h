@@ -10,6 +10,9 @@
 
 namespace moetrain {
 
+/// Samples a run may plan for: sixteen times a 15-trillion-token run at 4096 tokens a sample.
+inline constexpr int64_t kMostSamples = int64_t{1} << 36;
+
 struct GptIndexOptions {
   int64_t sequence_length = 0;
   /// Samples wanted; -1 means one epoch.

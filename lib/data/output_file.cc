@@ -35,7 +35,10 @@ OutputFile::~OutputFile() {
   if (!published_) ::unlink(temporary_.c_str());
 }
 
-void OutputFile::fail(const char* what) const { fail_at(path_, what); }
+void OutputFile::fail(const char* what) const {
+  // A full disk is no fault of the configuration.
+  throw UserError({{path_, cat(what, ": ", std::strerror(errno))}}, kExitFailure);
+}
 
 void OutputFile::write(const void* bytes, size_t size) {
   const char* from = static_cast<const char*>(bytes);

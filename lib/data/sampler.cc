@@ -20,6 +20,10 @@ std::vector<Diagnostic> check_options(const SamplerOptions& o) {
               " must lie in 0 to data.sequence_length - 1 = ", o.sequence_length - 1));
   }
   if (o.samples < 0) fault(cat("samples to draw: ", o.samples, " is negative"));
+  if (o.samples > kMostSamples) {
+    fault(cat("samples to draw: ", o.samples, " are more than the ", kMostSamples,
+              " one run can index; lower train.steps or train.global_batch_size"));
+  }
   if (o.seed > 0xffffffffu)
     fault(cat("data seed: ", o.seed, " is beyond 4294967295, the largest the sample order knows"));
   if (o.eod_mask_loss && o.eod < 0)
@@ -121,11 +125,12 @@ void Sampler::open_sources(Split split) {
 void Sampler::plan_weighted(const std::vector<double>& raw) {
   const std::vector<double> once = normalized(raw);
   const std::vector<double> weights = normalized(once);  // the field does it twice; last bits move
-  blend_ = blend(weights, options_.samples);
+  blend_ = Blend::greedy(weights, options_.samples);
+  const std::vector<int64_t> taken = blend_.taken(options_.samples);
   for (size_t d = 0; d < sources_.size(); ++d) {
-    sources_[d].drawn = blend_.taken[d];
+    sources_[d].drawn = taken[d];
     // The greedy choice can draw one more than the field reserves for a tiny weight.
-    build_index(sources_[d], std::max(blend_request(options_.samples, once[d]), blend_.taken[d]));
+    build_index(sources_[d], std::max(blend_request(options_.samples, once[d]), taken[d]));
   }
 }
 
@@ -136,13 +141,12 @@ void Sampler::plan_by_size() {
       tokens += source.data->length(i);
     pass_sizes_.push_back(std::max<int64_t>(1, (tokens - 1) / options_.sequence_length));
   }
-  blend_ = blend_exhaustive(pass_sizes_);
-  const auto pass = static_cast<int64_t>(blend_.set.size());
-  const int64_t passes = (options_.samples + pass - 1) / pass;
-  for (size_t d = 0; d < sources_.size(); ++d) build_index(sources_[d], passes * pass_sizes_[d]);
-  for (int64_t i = 0; i < pass; ++i) {
-    const int64_t repeats = options_.samples / pass + (i < options_.samples % pass ? 1 : 0);
-    sources_[static_cast<size_t>(blend_.set[static_cast<size_t>(i)])].drawn += repeats;
+  blend_ = Blend::exhaustive(pass_sizes_);
+  const int64_t pass = blend_.samples(), whole = options_.samples / pass;
+  const std::vector<int64_t> rest = blend_.taken(options_.samples % pass);
+  for (size_t d = 0; d < sources_.size(); ++d) {
+    sources_[d].drawn = whole * pass_sizes_[d] + rest[d];
+    build_index(sources_[d], (whole + (options_.samples % pass > 0)) * pass_sizes_[d]);
   }
 }
 
@@ -158,26 +162,22 @@ void Sampler::build_index(Source& source, int64_t samples) {
   MT_CHECK(source.index->samples() >= samples, source.index->samples(), " < ", samples);
 }
 
-Sampler::Place Sampler::locate(int64_t sample) const {
+Blend::Place Sampler::locate(int64_t sample) const {
   if (sample < 0 || sample >= options_.samples) {
     throw UserError(cat("sample ", sample, " of the ", name_of(split_),
                         " data was asked for, but the run was planned for ", options_.samples,
                         " samples; raise train.steps or train.tokens"));
   }
   if (sources_.size() == 1) return {0, sample};
-  if (pass_sizes_.empty()) {
-    const auto i = static_cast<size_t>(sample);
-    return {static_cast<size_t>(blend_.set[i]), blend_.sample[i]};
-  }
-  const auto pass = static_cast<int64_t>(blend_.set.size());
-  const auto i = static_cast<size_t>(sample % pass);
-  const auto set = static_cast<size_t>(blend_.set[i]);
-  return {set, sample / pass * pass_sizes_[set] + blend_.sample[i]};
+  if (pass_sizes_.empty()) return blend_.at(sample);
+  const int64_t pass = blend_.samples();
+  const Blend::Place place = blend_.at(sample % pass);
+  return {place.set, sample / pass * pass_sizes_[static_cast<size_t>(place.set)] + place.sample};
 }
 
 void Sampler::read(int64_t sample, Sample& out) const {
-  const Place place = locate(sample);
-  const Source& source = sources_[place.set];
+  const Blend::Place place = locate(sample);
+  const Source& source = sources_[static_cast<size_t>(place.set)];
   std::vector<GptIndex::Part> parts;
   source.index->parts(place.sample, parts);
   const auto size = static_cast<size_t>(options_.sequence_length + 1);
@@ -253,9 +253,9 @@ uint64_t Sampler::fingerprint(int64_t first, int64_t count) const {
   };
   for (const Source& source : sources_) add(static_cast<int64_t>(source.data->fingerprint()));
   for (int64_t i = first; i < first + count; ++i) {
-    const Place place = locate(i);
-    add(static_cast<int64_t>(place.set));
-    add(sources_[place.set].index->shuffled(place.sample));
+    const Blend::Place place = locate(i);
+    add(place.set);
+    add(sources_[static_cast<size_t>(place.set)].index->shuffled(place.sample));
   }
   return hash;
 }

@@ -92,11 +92,7 @@ class Sampler {
   void plan_weighted(const std::vector<double>& weights);
   void plan_by_size();
   void build_index(Source& source, int64_t samples);
-  struct Place {
-    size_t set = 0;
-    int64_t sample = 0;
-  };
-  Place locate(int64_t sample) const;
+  Blend::Place locate(int64_t sample) const;
   bool counts_are_fixed() const;
   bool is_valid(const Sample& sample, int64_t depth, int64_t i) const;
 
@@ -105,7 +101,7 @@ class Sampler {
   std::vector<Source> sources_;
   std::vector<std::optional<double>> weights_;
   std::vector<int64_t> pass_sizes_;  // by size: samples of one pass per set
-  BlendIndex blend_;
+  Blend blend_;
 };
 
 /// A sampler for validation or test, or null (with a warning that says why) when the part is empty.

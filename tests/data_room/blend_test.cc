@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "base/error.h"
@@ -60,48 +61,71 @@ TEST(Split, SumsInNumpyOrder) {
   EXPECT_NEAR(numpy_sum(many), 100.0, 1e-12);
 }
 
-Ints sets_of(const BlendIndex& index) { return {index.set.begin(), index.set.end()}; }
+Ints sets_of(const Blend& blend) {
+  Ints sets;
+  for (int64_t i = 0; i < blend.samples(); ++i) sets.push_back(static_cast<int>(blend.at(i).set));
+  return sets;
+}
 
-BlendIndex blend_twice_normalised(std::vector<double> w, int64_t n) {
-  return blend(normalized(normalized(w)), n);
+Blend greedy(std::vector<double> w, int64_t n) { return Blend::greedy(std::move(w), n); }
+Blend twice_normalised(std::vector<double> w, int64_t n) {
+  return greedy(normalized(normalized(w)), n);
 }
 
 TEST(Blend, GoldenVectors) {
-  const BlendIndex a = blend(std::vector<double>{.5, .25, .25}, 8);
+  const Blend a = greedy({.5, .25, .25}, 8);
   EXPECT_EQ(sets_of(a), (Ints{0, 1, 2, 0, 0, 1, 2, 0}));
-  EXPECT_EQ(a.sample, (std::vector<int64_t>{0, 0, 0, 1, 2, 1, 1, 3}));
-  EXPECT_EQ(sets_of(blend(std::vector<double>{.5, .3125, .1875}, 16)),
+  const Ints samples{0, 0, 0, 1, 2, 1, 1, 3};
+  for (int64_t i = 0; i < 8; ++i) EXPECT_EQ(a.at(i).sample, samples[static_cast<size_t>(i)]);
+  EXPECT_EQ(sets_of(greedy({.5, .3125, .1875}, 16)),
             (Ints{0, 1, 2, 0, 1, 0, 2, 0, 1, 0, 1, 0, 2, 0, 1, 0}));
 }
 
 TEST(Blend, TiesThatTheLastBitDecides) {
   const std::vector<double> w{.7, .2, .1};
   const Ints twice{0, 1, 0, 2, 0, 0, 1, 0, 0, 0, 0, 1}, once{0, 1, 0, 2, 0, 0, 0, 1, 0, 0, 0, 1};
-  EXPECT_EQ(sets_of(blend(w, 12)), twice);
-  EXPECT_EQ(sets_of(blend(normalized(w), 12)), once);
-  EXPECT_EQ(sets_of(blend_twice_normalised(w, 12)), twice);
+  EXPECT_EQ(sets_of(greedy(w, 12)), twice);
+  EXPECT_EQ(sets_of(greedy(normalized(w), 12)), once);
+  EXPECT_EQ(sets_of(twice_normalised(w, 12)), twice);
 }
 
 TEST(Blend, ExtremeWeightsStayWithinOne) {
   for (int64_t n : {1, 2, 10, 1000, 2000}) {
-    const BlendIndex index = blend_twice_normalised({.001, .999}, n);
-    EXPECT_EQ(index.taken[0] + index.taken[1], n);
-    EXPECT_NEAR(static_cast<double>(index.taken[0]), .001 * static_cast<double>(n), 1.0) << n;
-    EXPECT_NEAR(static_cast<double>(index.taken[1]), .999 * static_cast<double>(n), 1.0) << n;
+    const std::vector<int64_t> taken = twice_normalised({.001, .999}, n).taken(n);
+    EXPECT_EQ(taken[0] + taken[1], n);
+    EXPECT_NEAR(static_cast<double>(taken[0]), .001 * static_cast<double>(n), 1.0) << n;
+    EXPECT_NEAR(static_cast<double>(taken[1]), .999 * static_cast<double>(n), 1.0) << n;
   }
   EXPECT_EQ(blend_request(2000, .001), 3);
   EXPECT_EQ(blend_request(1000, .5), 503);
 }
 
 TEST(Blend, ScaleOfWeightsDoesNotMatter) {
-  EXPECT_EQ(sets_of(blend_twice_normalised({3, 7}, 200)),
-            sets_of(blend_twice_normalised({.3, .7}, 200)));
+  EXPECT_EQ(sets_of(twice_normalised({3, 7}, 200)), sets_of(twice_normalised({.3, .7}, 200)));
+}
+
+// Asked out of order and across blocks, every sample is the one of the plain loop.
+TEST(Blend, AnyPlaceEqualsTheWholeWalk) {
+  const std::vector<double> w{.45, .35, .2};
+  const Blend blend = greedy(w, 5000);
+  std::vector<int64_t> taken(3, 0);
+  for (int64_t i = 0; i < 5000; ++i) {
+    const Blend::Place place = blend.at(i);
+    size_t best = 0;
+    const auto behind = [&](size_t d) {
+      return w[d] * static_cast<double>(std::max<int64_t>(i, 1)) - static_cast<double>(taken[d]);
+    };
+    for (size_t d = 1; d < 3; ++d) best = behind(d) > behind(best) ? d : best;
+    ASSERT_EQ(place.set, static_cast<int64_t>(best)) << i;
+    ASSERT_EQ(place.sample, taken[best]++) << i;
+  }
+  EXPECT_EQ(blend.taken(5000), taken);
 }
 
 TEST(Blend, ExhaustiveDrawsEverySampleOnce) {
-  const BlendIndex index = blend_exhaustive(std::vector<int64_t>{5, 1, 10});
-  EXPECT_EQ(index.taken, (std::vector<int64_t>{5, 1, 10}));
-  EXPECT_EQ(index.set.size(), 16u);
+  const Blend blend = Blend::exhaustive({5, 1, 10});
+  EXPECT_EQ(blend.samples(), 16);
+  EXPECT_EQ(blend.taken(16), (std::vector<int64_t>{5, 1, 10}));
 }
 
 }  // namespace

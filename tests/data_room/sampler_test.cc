@@ -281,6 +281,27 @@ TEST(Sampler, BlendsFollowTheIndex) {
   }
 }
 
+TEST(Sampler, SameSetTwiceIsTwoStreamsOfOneOrder) {
+  Scratch dir;
+  write_lengths(dir / "a", {200});
+  SamplerOptions options = options_for(dir / "a", 8, 20);
+  options.parts = {{dir / "a", 0.5}, {dir / "a", 0.5}};
+  const Sampler sampler(options, Split::kTrain);
+  Batch batch;
+  sampler.fill(0, 20, batch);
+  std::map<int32_t, int> seen;
+  for (int64_t row = 0; row < 20; ++row) ++seen[batch.tokens[static_cast<size_t>(row * 8)]];
+  for (const auto& [token, times] : seen) EXPECT_EQ(times, 2) << token;
+}
+
+TEST(Sampler, AbsurdRunsAreRefusedBeforeMemoryIsAskedFor) {
+  Scratch dir;
+  write_lengths(dir / "a", {3});
+  for (int64_t samples : {int64_t{1} << 35, int64_t{1} << 60}) {
+    EXPECT_THROW(Sampler(options_for(dir / "a", 4096, samples), Split::kTrain), UserError);
+  }
+}
+
 // Reading in any grouping from any start gives the samples of the unbroken run, over epoch ends
 // too.
 TEST(Sampler, ResumeIsOnlyAPosition) {
