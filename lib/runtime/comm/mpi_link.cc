@@ -102,11 +102,6 @@ MpiLink::MpiLink(MPI_Comm comm, std::vector<int> ranks, std::shared_ptr<Outbox> 
                  std::shared_ptr<Health> health)
     : comm_(comm), ranks_(std::move(ranks)), outbox_(std::move(outbox)), health_(std::move(health)) {}
 
-MpiLink::~MpiLink() {
-  // MPI_Comm_free is collective by the book; the communicator may go in another order on another
-  // rank, or while the job is failing. MPI_Finalize, which every orderly end reaches, frees it.
-}
-
 void MpiLink::start_send(int member, const void* data, int64_t bytes) {
   split(bytes, [&](int64_t at, int n) {
     mpi_check(MPI_Isend(static_cast<const char*>(data) + at, n, MPI_BYTE, member, kTag, comm_,

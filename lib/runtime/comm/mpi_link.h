@@ -42,10 +42,9 @@ class Outbox {
 
 class MpiLink : public Link {
  public:
-  /// `comm` has the group's members in group order; the link frees it. `ranks` are their world ranks.
+  /// `comm` has the group's members in group order and lives until MPI ends. `ranks` are their world ranks.
   MpiLink(MPI_Comm comm, std::vector<int> ranks, std::shared_ptr<Outbox> outbox,
           std::shared_ptr<Health> health);
-  ~MpiLink() override;
   void start_send(int member, const void* data, int64_t bytes) override;
   void start_recv(int member, void* data, int64_t bytes) override;
   void finish() override;
