@@ -106,7 +106,9 @@ struct Operands {
     return q_start[b * d.s + s] <= key && key <= q_pos[b * d.s + s];
   }
   double score(int64_t b, int64_t s, int64_t h, int64_t z) const {
-    const double *query = &q[q_at(b, s, h)], *own = &kv[kv_at(b, z, h)], *shared = &kr[kr_at(b, z)];
+    const double* query = q.data() + q_at(b, s, h);
+    const double* own = kv.data() + kv_at(b, z, h);
+    const double* shared = kr.data() + kr_at(b, z);
     double sum = 0;
     for (int64_t c = 0; c < d.n; ++c) sum += query[c] * own[c];
     for (int64_t c = 0; c < d.r; ++c) sum += query[d.n + c] * shared[c];

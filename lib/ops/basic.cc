@@ -17,7 +17,8 @@ using Tensors = std::span<const Tensor>;
 std::vector<Type> infer_leaf(const Attrs& attrs, Types inputs) {
   check_count("leaf", inputs.size(), 0);
   for (int64_t d : attrs.integers("shape")) MT_CHECK(d >= 0, "a leaf with a negative dim");
-  return {{dtype_attr(attrs, DType::kF32), attrs.integers("shape"), attrs.integer_or("ragged", 0) != 0}};
+  return {{dtype_attr(attrs, DType::kF32), attrs.integers("shape"),
+           attrs.integer_or("ragged", 0) != 0}};
 }
 
 std::string rule_leaf(const Attrs& attrs, Types) {
@@ -49,7 +50,7 @@ std::string dim_text(const std::string& factors) {
 }
 
 // Walks both shapes together and cuts the larger of the two current dims at the end of the smaller
-// one: [2, 6, 4] -> [2, 3, 8] becomes a(bc)d->ab(cd). Where the sizes do not divide, the rest of both
+// one: [2, 6, 4] -> [2, 3, 8] becomes a(bc)d->ab(cd). Where sizes do not divide, the rest of both
 // shapes is never split.
 std::string rule_reshape(const Attrs& attrs, Types inputs) {
   const Shape& from = inputs[0].shape;

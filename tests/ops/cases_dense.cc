@@ -45,7 +45,7 @@ std::vector<Operand> attention_operands() {
 OpCase loss_case(const std::string& name, bool gradient) {
   OpCase c{name, &kVocabLoss, {{"gradient", int64_t{gradient}}},
            {normal("x", {2, 4, 6}), normal("w", {8, 6}), tokens(8, {2, 4}),
-            filled({2, 4}, {1, 1, 0, 1, 1, 1, 1, 0}), filled({}, {1.0 / 6})},
+            filled({2, 4}, {1, 1, 0, 1, 0.5, 1, 1, 0}), filled({}, {1.0 / 6})},
            {f32({}), f32({})}};
   c.operands[2].values[2] = -100;  // an ignored position may carry any label
   c.matmul_flops = 2.0 * 8 * 8 * 6 * (gradient ? 3 : 1);

@@ -79,6 +79,18 @@ TEST(AddN, ChainsLongSums) {
   EXPECT_EQ(values_of(interpret(g, feeds)["sum"])[0], 253);
 }
 
+// Rounding the parts of a pending sum is not rounding the sum.
+TEST(Rules, NarrowingTakesNoPartialSum) {
+  auto rule = [](const OpDef& op, const Attrs& attrs, std::vector<Type> types) {
+    return op.rule(attrs, types);
+  };
+  const Type wide = f32({2}), narrow{DType::kBF16, {2}};
+  EXPECT_EQ(rule(kCast, {{"dtype", "bf16"}}, {wide}), "*->*");
+  EXPECT_EQ(rule(kCast, {{"dtype", "f32"}}, {narrow}), "*->*; linear 0");
+  EXPECT_EQ(rule(kAssign, {}, {narrow, wide}), "*,*->*");
+  EXPECT_EQ(rule(kAssign, {}, {wide, wide}), "*,*->*; linear 01");
+}
+
 TEST(Reshape, RulesNameTheRunsThatSplitTogether) {
   auto rule = [](Shape from, Shape to) {
     const std::vector<Type> types{f32(std::move(from))};

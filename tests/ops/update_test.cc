@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "harness.h"
+#include "ops/basic.h"
 #include "ops/update.h"
 
 namespace moetrain::test {
@@ -105,6 +106,21 @@ TEST(Update, WorksInTheOperandsMemory) {
   std::vector<Tensor> out(in.begin(), in.begin() + 3);
   kAdamw.reference(kAdam, in, out);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(values_of(hosts[i]), apart[i].values) << i;
+}
+
+// A renamed state is still the state: updates through the new shape arrive, reads of the old value by
+// a later rename change nothing.
+TEST(Update, ReachesAStateThroughAReshape) {
+  Graph g;
+  const Value s = state(g, "s", DType::kF32, {2, 2});
+  const Value x = input(g, "x", DType::kF32, {4});
+  g.add(kAccumulate, {reshape(g, s, {4}), x});
+  g.mark_output("old", reshape(g, s, {4, 1}));
+  auto out = interpret(g, {{"s", to_host(filled({2, 2}, {1, 2, 3, 4}))},
+                           {"x", to_host(filled({4}, {10, 20, 30, 40}))}});
+  EXPECT_EQ(values_of(out["old"]), (Numbers{1, 2, 3, 4}));
+  EXPECT_EQ(values_of(out["state:s"]), (Numbers{11, 22, 33, 44}));
+  EXPECT_EQ(out["state:s"].shape, (Shape{2, 2}));
 }
 
 TEST(Update, AliasesNameTheOverwrittenOperand) {
