@@ -1,49 +1,78 @@
-// Dumps of one step.
+// Writing dumps.
 #include "train/dump.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
 
-#include "base/error.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/store.h"
 
 namespace moetrain {
 
 namespace {
 
-bool wanted(const std::string& name) {
-  for (const char* prefix : {"hidden.", "logits", "route.", "mtp.", "grad."}) {
-    if (name.starts_with(prefix)) return name != "grad_norm";
+bool is_dumped(const std::string& name) {
+  for (const char* start : {"hidden.", "logits", "mtp.", "route.", "grad."}) {
+    if (name.starts_with(start)) return true;
   }
   return false;
 }
 
 }  // namespace
 
-void dump_step(Session& session, int rank, int64_t step, const std::string& folder) {
+bool dumps_step(const Config& config, int64_t step) {
+  const auto& steps = config.debug.dump.steps;
+  return std::find(steps.begin(), steps.end(), step) != steps.end();
+}
+
+void dump_step(const Session& session, int rank, int64_t step, const std::string& dir) {
   if (rank != 0) return;
   std::map<std::string, const Parameter*> parameters;
   for (const Parameter& p : session.parameters()) parameters["grad." + p.name] = &p;
-  std::vector<std::vector<float>> values;
-  std::vector<NamedTensor> tensors;
-  values.reserve(session.plan().outputs.size());
+
+  std::vector<FileTensorSpec> specs;
+  struct Part {
+    std::string output;
+    int64_t begin = 0, count = 0;
+  };
+  std::vector<Part> parts;
   for (const Port& port : session.plan().outputs) {
-    if (!wanted(port.name)) continue;
-    values.push_back(session.output(port.name));
-    float* data = values.back().data();
+    if (!is_dumped(port.name)) continue;
+    const bool whole_number = port.global.dtype == DType::kI32 || port.global.dtype == DType::kI64;
+    const FileType type = whole_number ? FileType::kI32 : FileType::kF32;
     const auto parameter = parameters.find(port.name);
     if (parameter == parameters.end()) {
-      tensors.push_back({port.name, {data, DType::kF32, port.global.shape}});
+      specs.push_back({port.name, type, port.global.shape});
+      parts.push_back({port.name, 0, numel(port.global.shape)});
       continue;
     }
-    for (const PublishedSlice& t : parameter->second->published) {
-      tensors.push_back({"grad." + t.name, {data, DType::kF32, t.shape}});
-      data += numel(t.shape);
+    const Parameter& p = *parameter->second;
+    for (const PublishedSlice& t : p.published) {
+      const int64_t n = numel(t.shape), begin = p.shape.size() == 3 ? t.slice.begin[0] * n : 0;
+      specs.push_back({"grad." + t.name, type, t.shape});
+      parts.push_back({port.name, begin, n});
     }
   }
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) throw UserError(cat("debug.dump.dir: cannot make ", folder, ": ", error.message()));
-  save_safetensors(cat(folder, "/step_", step, ".safetensors"), tensors);
+  std::filesystem::create_directories(dir);
+  SafetensorsWriter writer((std::filesystem::path(dir) / (step_folder(step) + ".safetensors")).string(),
+                           specs, {{"step", std::to_string(step)}});
+  std::string loaded;
+  std::vector<float> values;
+  for (size_t i : writer.order()) {
+    if (parts[i].output != loaded) {
+      values = session.output(parts[i].output);
+      loaded = parts[i].output;
+    }
+    const float* from = values.data() + parts[i].begin;
+    if (specs[i].type == FileType::kI32) {
+      const std::vector<int32_t> whole(from, from + parts[i].count);
+      writer.append(whole.data(), whole.size() * sizeof(int32_t));
+    } else {
+      writer.append(from, static_cast<uint64_t>(parts[i].count) * sizeof(float));
+    }
+  }
+  writer.finish();
 }
 
 }  // namespace moetrain

@@ -1,15 +1,21 @@
-// debug.dump: named activations and gradients of a step as safetensors.
+// debug.dump: named activations and gradients of a step as one safetensors file.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
+#include "runtime/comm/comm.h"
 #include "train/session.h"
 
 namespace moetrain {
 
-/// Writes every activation and gradient the session names (of its last micro-batch and step) to
-/// `folder`/step_N.safetensors under published tensor names, stacked experts split; rank 0 writes, others
-/// only read their outputs. The session must have been made with SessionOptions::dump.
-void dump_step(Session& session, int rank, int64_t step, const std::string& folder);
+/// Is `step` one of debug.dump.steps?
+bool dumps_step(const Config& config, int64_t step);
+
+/// Writes what the last train_step of `session` (made with SessionOptions::dump) left in its outputs to
+/// DIR/step_NNNNNNNN.safetensors: hidden.*, logits, mtp.*, route.* of its last micro-batch, and grad.* of
+/// the whole step under the published tensor names. Integers stay integers. Every output is whole on every
+/// rank; only rank 0 writes. Blocking, not collective.
+void dump_step(const Session& session, int rank, int64_t step, const std::string& dir);
 
 }  // namespace moetrain

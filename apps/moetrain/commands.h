@@ -1,0 +1,90 @@
+// What the user may ask for: one option struct and one function per subcommand; each returns an exit code.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace moetrain {
+
+/// `--config FILE` and every `--set key.path=value`, in the order given.
+struct ConfigSource {
+  std::string file;
+  std::vector<std::string> sets;
+};
+
+struct ConfigCommand {
+  ConfigSource source;
+  int64_t world_size = 0;  ///< 0: the smallest the file allows
+};
+int run_config_check(const ConfigCommand& command);
+int run_config_show(const ConfigCommand& command);
+int run_config_schema();
+
+struct DataCommand {
+  std::vector<std::string> inputs;
+  std::string output;     ///< prefix, or the tokenizer.json to write
+  std::string tokenizer;  ///< "bytes" or a tokenizer.json; empty: of the config, else bytes
+  std::string format = "auto", key = "text", documents = "file", eod_token;
+  bool no_eod = false;
+  int threads = 0;
+  int64_t vocab_size = 0, min_count = 2;
+  ConfigSource source;
+};
+int run_data_build(const DataCommand& command);
+int run_data_inspect(const DataCommand& command);
+int run_data_train_tokenizer(const DataCommand& command);
+
+struct CheckpointCommand {
+  std::string path;                 ///< the checkpoint, or the run folder to import into
+  std::vector<std::string> foreign; ///< format and folder of --to or --from
+  std::string dtype = "bf16";
+  ConfigSource source;
+};
+int run_checkpoint_inspect(const CheckpointCommand& command);
+int run_checkpoint_verify(const CheckpointCommand& command);
+int run_checkpoint_export(const CheckpointCommand& command);
+int run_checkpoint_import(const CheckpointCommand& command);
+
+struct PlanCommand {
+  ConfigSource source;
+  int64_t world_size = 0;
+  int rank = 0;
+  std::string machine, diff, trace;
+  bool explain = false, tape = false, json = false, search = false;
+};
+int run_plan(const PlanCommand& command);
+
+struct TrainArguments {
+  ConfigSource source;
+  std::string resume;
+  std::optional<int64_t> steps;
+};
+int run_train(const TrainArguments& command);
+
+struct EvalCommand {
+  ConfigSource source;
+  std::string checkpoint;
+  std::string split = "validation";
+  int64_t steps = 0;  ///< global batches; 0: train.validation_steps
+  bool json = false;
+};
+int run_eval(const EvalCommand& command);
+
+struct GenerateCommand {
+  ConfigSource source;
+  std::string checkpoint, prompt, tokenizer;
+  int64_t max_tokens = 200, seed = 1234;
+  double temperature = 0.8, top_p = 0.95;
+};
+int run_generate(const GenerateCommand& command);
+
+struct BenchCommand {
+  std::string what = "all";
+  std::string output;  ///< machine file to write
+  double seconds = 0.2;
+};
+int run_bench(const BenchCommand& command);
+
+}  // namespace moetrain
