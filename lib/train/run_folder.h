@@ -1,4 +1,4 @@
-// What a run leaves in its output directory besides checkpoints: lock, resolved config, plan, logs, curves.
+// What a run leaves in its output directory besides checkpoints: resolved config, plan, logs, curves.
 #pragma once
 
 #include <memory>
@@ -11,19 +11,6 @@
 #include "train/tensorboard.h"
 
 namespace moetrain {
-
-/// An exclusive lock on a run's output directory; released when the process ends, however it does.
-class RunLock {
- public:
-  /// Makes the directory. UserError when another run holds it.
-  explicit RunLock(const std::string& output_dir);
-  ~RunLock();
-  RunLock(const RunLock&) = delete;
-  RunLock& operator=(const RunLock&) = delete;
-
- private:
-  int fd_ = -1;
-};
 
 /// Rank 0's files of one run.
 class RunFolder {

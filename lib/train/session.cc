@@ -51,7 +51,8 @@ GraphOptions graph_options(const Config& config, const SessionOptions& options) 
   return g;
 }
 
-CompileRequest compile_request(const Config& config, int rank, int world, const LinkModel& links) {
+CompileRequest compile_request(const Config& config, const Graph& graph, int rank, int world,
+                               const LinkModel& links) {
   if (config.parallel.pipeline > 1) {
     throw UserError(std::vector<Diagnostic>{
         {config.where("parallel.pipeline"),
@@ -61,7 +62,7 @@ CompileRequest compile_request(const Config& config, int rank, int world, const 
   }
   CompileRequest request;
   request.mesh = config_mesh(config);
-  request.rows = config_rows(config, request.mesh);
+  request.rows = config_rows(config, graph);
   request.links = links;
   request.rank = rank;
   request.world = world;
@@ -75,7 +76,7 @@ Session::Session(const Config& config, Fabric& fabric, const SessionOptions& opt
       graph_(build_graph(config.model, options_)) {
   LinkModel links;
   links.ranks_per_node = static_cast<int>(config.parallel.ranks_per_node.value_or(fabric.size()));
-  compiled_ = compile(graph_, compile_request(config, fabric.rank(), fabric.size(), links));
+  compiled_ = compile(graph_, compile_request(config, graph_, fabric.rank(), fabric.size(), links));
   const std::string hash = std::to_string(agreement_hash(compiled_.plan));
   for (const std::string& other : fabric.gather(hash)) {
     MT_CHECK(other == hash, "the ranks compiled plans that do not belong together");

@@ -48,7 +48,8 @@ using FillBatch = std::function<void(int64_t first, int64_t count, Batch&)>;
 
 /// How a graph of this configuration looks and is laid out; shared by Session and `plan`.
 GraphOptions graph_options(const Config& config, const SessionOptions& options);
-CompileRequest compile_request(const Config& config, int rank, int world, const LinkModel& links);
+CompileRequest compile_request(const Config& config, const Graph& graph, int rank, int world,
+                               const LinkModel& links);
 
 /// One rank's running model. Every public call is collective unless it says otherwise.
 class Session {

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/file.h"
+#include "checkpoint/folder_lock.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/store.h"
 #include "config/schema.h"
@@ -120,7 +121,7 @@ class Trainer {
           micro, config_.train.validation_steps * config_.train.global_batch_size / micro * micro);
       validation_ = validation_sampler(config_, *tokenizer_, validation_samples_);
     }
-    if (root()) lock_ = std::make_unique<RunLock>(config_.run.output_dir);
+    if (root()) lock_ = std::make_unique<FolderLock>(config_.run.output_dir);
   }
 
   /// Fresh weights or a checkpoint.
@@ -180,6 +181,7 @@ class Trainer {
     if (config_.train.validation_interval > 0 && !validation_) {
       log_warning("train.validation_interval is set but there is no validation data; none is taken");
     }
+    if (from_.empty()) log_info("starting from step 0: fresh weights, no checkpoint is used");
     if (!from_.empty()) log_info(cat("resumed from ", from_, " after step ", at_.step));
     if (at_.step >= total_) {
       log_info(cat("nothing to do: step ", at_.step, " of ", total_, " is done"));
@@ -401,7 +403,7 @@ class Trainer {
   std::unique_ptr<LearningRate> rate_;
   std::unique_ptr<Sampler> sampler_, validation_;
   int64_t validation_samples_ = 0, total_ = 0, saved_step_ = -1;
-  std::unique_ptr<RunLock> lock_;
+  std::unique_ptr<FolderLock> lock_;
   std::unique_ptr<Session> session_, evaluator_;
   std::unique_ptr<RunFolder> folder_;
   std::string from_, stop_reason_;
