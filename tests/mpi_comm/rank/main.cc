@@ -96,7 +96,7 @@ int main(int argc, char** argv) {
   moetrain::MpiOptions options;
   options.ranks_per_node = argc > 2 ? std::atoi(argv[2]) : 0;
   options.silence_seconds = 3;
-  options.stall_seconds = 4;
+  options.stall_seconds = name == "huge" ? 300 : 4;
   const int victim = argc > 3 ? std::atoi(argv[3]) : 0;
   return moetrain::run_job(options,
                            [&](moetrain::Fabric& fabric) { return moetrain::run(name, victim, fabric); });
