@@ -32,21 +32,26 @@ class Binder {
  public:
   Binder(Problem& problem, Anchors& anchors) : problem_(problem), anchors_(anchors) {
     anchors_.nodes.resize(problem.graph().nodes.size());
+    for (size_t n = 0; n < anchors_.nodes.size(); ++n) {
+      by_name_[problem.graph().nodes[n].name].push_back(static_cast<int>(n));
+      all_.push_back(static_cast<int>(n));
+    }
   }
 
   void bind(const LayoutRow& row) {
     bool matched = false, useful = false;
-    for (size_t n = 0; n < anchors_.nodes.size(); ++n) {
+    const bool exact = row.pattern.find('*') == std::string::npos;
+    for (int n : exact ? by_name_[row.pattern] : all_) {
       const Node& node = problem_.graph().nodes[n];
-      const bool leaf = is_port(static_cast<int>(n));
+      const bool leaf = is_port(n);
       if (leaf != (row.kind == Kind::kState) || node.forward >= 0) continue;
       if (!glob_match(row.pattern, node.name)) continue;
       matched = true;
       try {
         switch (row.kind) {
-          case Kind::kFactors: useful |= bind_factors(row, static_cast<int>(n)); break;
-          case Kind::kUses: useful |= bind_uses(row, static_cast<int>(n)); break;
-          case Kind::kState: useful |= bind_state(row, static_cast<int>(n)); break;
+          case Kind::kFactors: useful |= bind_factors(row, n); break;
+          case Kind::kUses: useful |= bind_uses(row, n); break;
+          case Kind::kState: useful |= bind_state(row, n); break;
         }
       } catch (const UserError& error) {
         for (const Diagnostic& d : error.diagnostics()) refuse(row, d.message);
@@ -217,6 +222,8 @@ class Binder {
 
   Problem& problem_;
   Anchors& anchors_;
+  std::map<std::string, std::vector<int>> by_name_;
+  std::vector<int> all_;
   std::vector<Diagnostic> faults_;
 };
 

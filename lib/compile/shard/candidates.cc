@@ -134,8 +134,10 @@ std::vector<const Decision*> candidates(Problem& problem, int node, const std::v
   // Pending sums that may pass through a linear op.
   std::set<Axis> pending;
   std::vector<FactorAxes> all;
+  const bool may_keep = options.locked == nullptr || options.locked->empty() ||
+                        problem.touches_ragged(node);
   for (const FactorAxes& factors : bases) {
-    for (size_t g = 0; g < c.rule.linear.size(); ++g) {
+    for (size_t g = 0; may_keep && g < c.rule.linear.size(); ++g) {
       FactorAxes keep = factors;
       for (Axis a : shared_partial(problem, c.rule, g, known)) {
         if (!used(factors, a)) keep.partial.push_back(a);

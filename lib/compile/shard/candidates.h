@@ -23,7 +23,8 @@ struct CandidateOptions {
 };
 
 /// Distinct possible assignments, in a fixed order; never empty unless `locked` is impossible.
-/// A pending sum is kept only where all known operands of a linear group have it.
+/// A pending sum is kept only where all known operands of a linear group have it, and not by ops whose
+/// factors some row locks (those finish it first; token rows excepted).
 std::vector<const Decision*> candidates(Problem& problem, int node, const std::vector<Known>& known,
                                         const CandidateOptions& options);
 

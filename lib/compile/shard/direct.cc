@@ -47,30 +47,35 @@ DirectExchange::DirectExchange(const Mesh& mesh, int ranks_per_node, const Shape
            "a direct exchange finishes no sum");
 }
 
+DirectExchange::Holders DirectExchange::holders_in(const std::vector<int>& group) const {
+  int64_t slices = 1;
+  for (const auto& axes : from_.dims) slices *= mesh_.size(axes);
+  Holders holders(slices);
+  for (int member : group) {
+    int64_t number = 0;
+    for (const auto& axes : from_.dims) {
+      number = number * mesh_.size(axes) + mesh_.index_along(member, axes);
+    }
+    holders[number].push_back(member);
+  }
+  return holders;
+}
+
 std::vector<Piece> DirectExchange::incoming(int rank) const {
-  const std::vector<int> group = mesh_.group(rank, axes_);
-  const int index = mesh_.index_along(rank, axes_);
+  return incoming(rank, mesh_.index_along(rank, axes_), holders_in(mesh_.group(rank, axes_)));
+}
+
+std::vector<Piece> DirectExchange::incoming(int rank, int index, const Holders& holders) const {
   const Box target = slice_of(mesh_, to_, shape_, rank);
-  // Number of the source slice of every member, and the members by number.
   const size_t dims = shape_.size();
   std::vector<int64_t> parts(dims), width(dims), first(dims), count(dims);
-  int64_t slices = 1;
   for (size_t d = 0; d < dims; ++d) {
     parts[d] = mesh_.size(from_.dims[d]);
     width[d] = shape_[d] / parts[d];
-    slices *= parts[d];
     first[d] = width[d] == 0 ? 0 : target.begin[d] / width[d];
     count[d] = width[d] == 0 || target.extent[d] == 0
                    ? 0
                    : (target.begin[d] + target.extent[d] - 1) / width[d] - first[d] + 1;
-  }
-  std::vector<std::vector<int>> holders(slices);
-  for (int member : group) {
-    int64_t number = 0;
-    for (size_t d = 0; d < dims; ++d) {
-      number = number * parts[d] + mesh_.index_along(member, from_.dims[d]);
-    }
-    holders[number].push_back(member);
   }
   std::vector<Piece> pieces;
   std::vector<int64_t> at(first);
@@ -98,9 +103,12 @@ std::vector<Piece> DirectExchange::incoming(int rank) const {
 
 std::vector<Piece> DirectExchange::outgoing(int rank) const {
   std::vector<Piece> sent;
-  for (int member : mesh_.group(rank, axes_)) {
+  const std::vector<int> group = mesh_.group(rank, axes_);
+  const Holders holders = holders_in(group);
+  for (size_t i = 0; i < group.size(); ++i) {
+    const int member = group[i];
     if (member == rank) continue;
-    for (const Piece& piece : incoming(member)) {
+    for (const Piece& piece : incoming(member, static_cast<int>(i), holders)) {
       if (piece.from == rank) sent.push_back({member, piece.box});
     }
   }
@@ -109,9 +117,12 @@ std::vector<Piece> DirectExchange::outgoing(int rank) const {
 
 CollectiveCost DirectExchange::cost(const LinkModel& links, int64_t element_size) const {
   CollectiveCost worst;
-  for (int rank : mesh_.group(mesh_.first_rank, axes_)) {
+  const std::vector<int> group = mesh_.group(mesh_.first_rank, axes_);
+  const Holders holders = holders_in(group);
+  for (size_t i = 0; i < group.size(); ++i) {
+    const int rank = group[i];
     int64_t messages[2] = {0, 0}, bytes[2] = {0, 0};  // inside the node, between nodes
-    for (const Piece& piece : incoming(rank)) {
+    for (const Piece& piece : incoming(rank, static_cast<int>(i), holders)) {
       if (piece.from == rank) continue;
       const int far = piece.from / ranks_per_node_ != rank / ranks_per_node_;
       messages[far] += 1;

@@ -31,6 +31,11 @@ class DirectExchange {
   CollectiveCost cost(const LinkModel& links, int64_t element_size) const;
 
  private:
+  /// Members of one group by number of the source slice they hold.
+  using Holders = std::vector<std::vector<int>>;
+  Holders holders_in(const std::vector<int>& group) const;
+  std::vector<Piece> incoming(int rank, int index, const Holders& holders) const;
+
   const Mesh& mesh_;
   int ranks_per_node_;
   Shape shape_;

@@ -83,6 +83,10 @@ class Search {
     while (!queue.empty()) {
       const auto [seconds, n] = queue.top();
       queue.pop();
+      if (n < 0) {
+        try_direct(-1 - n);
+        continue;
+      }
       if (nodes_[n].done) continue;
       nodes_[n].done = true;
       if (nodes_[n].state == target_) return true;
@@ -287,11 +291,39 @@ class Search {
       }
       scatter_run(n, d, list);
     }
-    if (state != source_ && nodes_[n].move.kind == Kind::kDirect) return;
     if (has_pending(state) || has_pending(target_)) return;
-    const Layout a = decode(state, false), b = decode(target_, false);
+    const double bound = direct_bound(state);
+    if (bound > 0) queue_->emplace(nodes_[n].seconds + bound, -1 - n);
+  }
+  /// A price no direct exchange from `state` can beat (0: none is worth looking at). The real price
+  /// takes a look at every pair of ranks, so it is only asked for when this one comes up.
+  double direct_bound(State state) const {
+    double piece = 1, target = 1;
+    int64_t ranks = 1;
+    for (int d = 0; d < static_cast<int>(shape_.size()); ++d) {
+      const double have = static_cast<double>(shape_[d] / parts_on(state, d));
+      const double want = static_cast<double>(shape_[d] / parts_on(target_, d));
+      piece *= std::min(have, want);
+      target *= want;
+    }
+    for (int k = 0; k < static_cast<int>(active_.size()); ++k) {
+      if (state.place(k) != target_.place(k) || state.order(k) != target_.order(k)) {
+        ranks *= size(k);
+      }
+    }
+    if (ranks > kMaxDirectRanks || piece <= 0) return 0;
+    const double missing = std::max(target - piece, 0.0);
+    const double messages = missing / piece;
+    const double latency =
+        messages / (1 / std::max(links_.inter_latency, 1e-12) +
+                    1 / std::max(links_.intra_latency, 1e-12));
+    const double transfer = missing * static_cast<double>(element_) /
+                            (links_.inter_bandwidth + links_.intra_bandwidth);
+    return std::max({latency, transfer, 1e-9});
+  }
+  void try_direct(int n) {
+    const Layout a = decode(nodes_[n].state, false), b = decode(target_, false);
     const DirectExchange direct(mesh_, links_.ranks_per_node, shape_, a, b);
-    if (mesh_.size(direct.axes()) > kMaxDirectRanks) return;
     const double seconds = direct.cost(links_, static_cast<int64_t>(element_)).seconds;
     if (seconds == 0) return;  // slices do
     Move move{Kind::kDirect, {}, -1, -1};

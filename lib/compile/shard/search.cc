@@ -209,6 +209,13 @@ void Search::seed() {
   }
 }
 
+bool Search::accumulates(int n) const {
+  const auto& writes = cells_.writes(n);
+  return std::any_of(writes.begin(), writes.end(), [&](const Use& write) {
+    return cells_.accumulates(write.node) && !cells_.layout(write.node);
+  });
+}
+
 bool Search::may_decide(int n) const {
   const Node& node = problem_.graph().nodes[n];
   const Rule& rule = problem_.op_class(n).rule;
@@ -237,7 +244,7 @@ void Search::try_decide(int n, int depth, int from) {
   }
   int data_inputs = 0;
   for (Value v : problem_.graph().nodes[n].inputs) data_inputs += !problem_.is_leaf(v.node);
-  if (all_data_known(n) || data_inputs <= 1) {
+  if (all_data_known(n) || (data_inputs <= 1 && !accumulates(n))) {
     decide(n, depth, from);
   } else {
     waiting_.insert(n);
@@ -245,7 +252,8 @@ void Search::try_decide(int n, int depth, int from) {
 }
 
 void Search::decide(int n, int depth, int from) {
-  const std::vector<Known> known = known_of(n, false);
+  // An accumulator takes what is added to it; its readers pay once, in the update.
+  const std::vector<Known> known = known_of(n, accumulates(n));
   const Decision* decision = best(n, known, nullptr);
   const NodeAnchor& anchor = anchors_.nodes[n];
   const std::string why = anchor.number != 0 ? "anchor: " + anchor.origin

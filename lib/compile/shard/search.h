@@ -43,6 +43,8 @@ class Search {
   void find_experts();
   void visit_neighbours(int depth, int node);
   void try_decide(int node, int depth, int from);
+  /// Does it sum into a state whose layout is still open?
+  bool accumulates(int node) const;
   bool may_decide(int node) const;
   bool all_data_known(int node) const;
   bool follows_forward(int node) const;

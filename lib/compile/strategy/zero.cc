@@ -1,0 +1,97 @@
+// ZeRO: what belongs to the optimizer is spread over the data ranks that would hold copies, along the
+// first dim that divides. Gradients wait as pending sums and are scattered once, in the update.
+#include <algorithm>
+#include <string_view>
+#include <unordered_map>
+
+#include "base/text.h"
+#include "compile/strategy/row_makers.h"
+#include "compile/strategy/strategies.h"
+#include "graph/op.h"
+
+namespace moetrain {
+namespace {
+
+using Dims = std::vector<Names>;
+
+size_t literals(const std::string& pattern) {
+  return pattern.size() - static_cast<size_t>(std::count(pattern.begin(), pattern.end(), '*'));
+}
+
+/// The layout the rows give a parameter: the user's first, then the longest pattern.
+Dims layout_of(const Rows& rows, const Node& parameter) {
+  const LayoutRow* best = nullptr;
+  for (const LayoutRow& row : rows) {
+    if (row.kind != LayoutRow::Kind::kState || row.out.size() != 1) continue;
+    if (best != nullptr && (row.locked < best->locked ||
+                            (row.locked == best->locked &&
+                             literals(row.pattern) <= literals(best->pattern)))) {
+      continue;
+    }
+    if (glob_match(row.pattern, parameter.name)) best = &row;
+  }
+  Dims dims = best == nullptr ? Dims{} : best->out[0];
+  dims.resize(parameter.outputs[0].shape.size());
+  return dims;
+}
+
+}  // namespace
+
+void zero_redundancy(const ParallelOptions& options, const Graph& graph, Rows& rows) {
+  const Mesh mesh = build_mesh(options);
+  std::vector<Axis> data;
+  for (const char* name : {"dp", "cp"}) {
+    for (Axis a : mesh.resolve(name)) {
+      if (mesh.atoms[a].size > 1) data.push_back(a);
+    }
+  }
+  // The optimizer's states name their parameter; every parameter has a first moment or a master.
+  std::unordered_map<std::string, const Node*> states;
+  for (const Node& node : graph.nodes) {
+    if (std::string_view(node.op->name) == "state") states.emplace(node.name, &node);
+  }
+  Rows more;
+  for (const Node& node : graph.nodes) {
+    if (std::string_view(node.op->name) != "state") continue;
+    const auto moment = states.find("m:" + node.name);
+    const bool own = states.contains("master:" + node.name);
+    const bool trained = moment != states.end() || own || states.contains("grad:" + node.name);
+    if (!trained && options.zero != 3) continue;
+    if (node.name.find(':') != std::string::npos || !glob_match("*.weight", node.name)) continue;
+    const Dims parameter = layout_of(rows, node);
+    const Shape& shape = node.outputs[0].shape;
+    // Axes that would hold copies of the parameter.
+    std::vector<Axis> free = data;
+    auto atoms_of = [&](const Names& names) {
+      std::vector<Axis> atoms;
+      for (const std::string& name : names) {
+        if (name == "-" || name == "None") continue;
+        const auto run = resolve_axis(mesh, name);
+        atoms.insert(atoms.end(), run.begin(), run.end());
+      }
+      return atoms;
+    };
+    for (const Names& names : parameter) {
+      for (Axis a : atoms_of(names)) std::erase(free, a);
+    }
+    Dims spread = parameter;
+    for (size_t d = 0; d < spread.size(); ++d) {
+      if (free.empty() || options.zero == 0) break;
+      if (shape[d] % (mesh.size(atoms_of(spread[d])) * mesh.size(free)) != 0) continue;
+      for (Axis a : free) spread[d].push_back(mesh.atoms[a].name);
+      break;
+    }
+    for (const char* kind : {"master:", "m:", "v:"}) {
+      // Where the parameter is its own master, moments must lie like it.
+      const bool like_parameter = !own && options.zero != 3;
+      if (states.contains(kind + node.name)) {
+        more.push_back(
+            strategy_state("zero", kind + node.name, like_parameter ? parameter : spread));
+      }
+    }
+    if (options.zero == 3) more.push_back(strategy_state("zero", node.name, spread));
+  }
+  rows.insert(rows.end(), more.begin(), more.end());
+}
+
+}  // namespace moetrain
