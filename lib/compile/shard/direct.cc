@@ -24,13 +24,17 @@ std::vector<Axis> moved_axes(const Layout& from, const Layout& to) {
 
 /// The holder of one source slice for `rank`, by the fixed rule.
 int choose_holder(const std::vector<int>& holders, int rank, int index, int ranks_per_node) {
-  if (std::find(holders.begin(), holders.end(), rank) != holders.end()) return rank;
-  std::vector<int> near;
+  size_t near = 0;
   for (int h : holders) {
-    if (h / ranks_per_node == rank / ranks_per_node) near.push_back(h);
+    if (h == rank) return rank;
+    near += h / ranks_per_node == rank / ranks_per_node;
   }
-  const std::vector<int>& from = near.empty() ? holders : near;
-  return from[static_cast<size_t>(index) % from.size()];
+  if (near == 0) return holders[static_cast<size_t>(index) % holders.size()];
+  size_t skip = static_cast<size_t>(index) % near;
+  for (int h : holders) {
+    if (h / ranks_per_node == rank / ranks_per_node && skip-- == 0) return h;
+  }
+  return rank;
 }
 
 }  // namespace
@@ -65,7 +69,8 @@ std::vector<Piece> DirectExchange::incoming(int rank) const {
   return incoming(rank, mesh_.index_along(rank, axes_), holders_in(mesh_.group(rank, axes_)));
 }
 
-std::vector<Piece> DirectExchange::incoming(int rank, int index, const Holders& holders) const {
+template <class F>
+void DirectExchange::for_each_piece(int rank, int index, const Holders& holders, F f) const {
   const Box target = slice_of(mesh_, to_, shape_, rank);
   const size_t dims = shape_.size();
   std::vector<int64_t> parts(dims), width(dims), first(dims), count(dims);
@@ -77,27 +82,33 @@ std::vector<Piece> DirectExchange::incoming(int rank, int index, const Holders& 
                    ? 0
                    : (target.begin[d] + target.extent[d] - 1) / width[d] - first[d] + 1;
   }
-  std::vector<Piece> pieces;
+  Piece piece;
+  piece.box.begin.resize(dims);
+  piece.box.extent.resize(dims);
   std::vector<int64_t> at(first);
   for (int64_t left = numel(count); left > 0; --left) {
     int64_t number = 0;
-    Piece piece;
     for (size_t d = 0; d < dims; ++d) {
       number = number * parts[d] + at[d];
       const int64_t begin = std::max(target.begin[d], at[d] * width[d]);
       const int64_t end = std::min(target.begin[d] + target.extent[d], (at[d] + 1) * width[d]);
-      piece.box.begin.push_back(begin);
-      piece.box.extent.push_back(end - begin);
+      piece.box.begin[d] = begin;
+      piece.box.extent[d] = end - begin;
     }
     MT_CHECK(!holders[number].empty(), "nobody holds slice ", number, " of ",
              to_string(mesh_, from_), " for rank ", rank);
     piece.from = choose_holder(holders[number], rank, index, ranks_per_node_);
-    pieces.push_back(std::move(piece));
+    f(piece);
     for (size_t d = dims; d-- > 0;) {
       if (++at[d] < first[d] + count[d]) break;
       at[d] = first[d];
     }
   }
+}
+
+std::vector<Piece> DirectExchange::incoming(int rank, int index, const Holders& holders) const {
+  std::vector<Piece> pieces;
+  for_each_piece(rank, index, holders, [&](const Piece& piece) { pieces.push_back(piece); });
   return pieces;
 }
 
@@ -122,12 +133,12 @@ CollectiveCost DirectExchange::cost(const LinkModel& links, int64_t element_size
   for (size_t i = 0; i < group.size(); ++i) {
     const int rank = group[i];
     int64_t messages[2] = {0, 0}, bytes[2] = {0, 0};  // inside the node, between nodes
-    for (const Piece& piece : incoming(rank, static_cast<int>(i), holders)) {
-      if (piece.from == rank) continue;
+    for_each_piece(rank, static_cast<int>(i), holders, [&](const Piece& piece) {
+      if (piece.from == rank) return;
       const int far = piece.from / ranks_per_node_ != rank / ranks_per_node_;
       messages[far] += 1;
       bytes[far] += numel(piece.box.extent) * element_size;
-    }
+    });
     const double intra = static_cast<double>(messages[0]) * links.intra_latency +
                          static_cast<double>(bytes[0]) / links.intra_bandwidth;
     const double inter = static_cast<double>(messages[1]) * links.inter_latency +

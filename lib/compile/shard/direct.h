@@ -35,6 +35,8 @@ class DirectExchange {
   using Holders = std::vector<std::vector<int>>;
   Holders holders_in(const std::vector<int>& group) const;
   std::vector<Piece> incoming(int rank, int index, const Holders& holders) const;
+  template <class F>
+  void for_each_piece(int rank, int index, const Holders& holders, F f) const;
 
   const Mesh& mesh_;
   int ranks_per_node_;

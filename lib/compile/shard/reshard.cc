@@ -15,7 +15,7 @@ namespace {
 using Kind = ReshardStep::Kind;
 
 constexpr int kMaxActive = 8;         // axes that one search may move
-constexpr int kMaxDirectRanks = 64;   // larger groups do without direct exchanges
+constexpr int kMaxDirectRanks = 32;   // larger groups do without direct exchanges
 constexpr int kCopies = 0, kPending = 1, kPendingMax = 2, kFirstDim = 3;
 
 /// Where every active axis is: eight bits each, place below, order within its dim above.
@@ -37,9 +37,9 @@ struct Move {
 };
 
 /// The common part of source and target that stays, and the rest as a small problem of its own.
-class Search {
+class PlanSearch {
  public:
-  Search(const Mesh& mesh, const LinkModel& links, const Shape& shape, DType dtype,
+  PlanSearch(const Mesh& mesh, const LinkModel& links, const Shape& shape, DType dtype,
          const Layout& from, const Layout& to,
          std::map<std::vector<Axis>, GroupShape>& groups)
       : mesh_(mesh), links_(links), shape_(shape), element_(size_of(dtype)), groups_(groups) {
@@ -450,7 +450,7 @@ const ReshardPlan& ReshardPlanner::plan(const Shape& shape, DType dtype, const L
   const auto [at, fresh] = cache_->plans.try_emplace(
       Cache::Key{shape, size_of(dtype), from, to, memory_factor});
   if (!fresh || from == to) return at->second;
-  Search search(mesh_, links_, shape, dtype, from, to, cache_->groups);
+  PlanSearch search(mesh_, links_, shape, dtype, from, to, cache_->groups);
   if (!search.run(memory_factor)) {
     const bool found = search.run(1e300);
     MT_CHECK(found, "no way from ", to_string(mesh_, from), " to ", to_string(mesh_, to), " of ",

@@ -89,13 +89,15 @@ bool Search::readers_need_finish(int n, int output) const {
   });
 }
 
-Score Search::score(int n, const Decision& candidate, const std::vector<Known>& known) {
+Score Search::score(int n, const Decision& candidate, const std::vector<Known>& known,
+                    double limit) {
   const OpClass& c = problem_.op_class(n);
   const bool gradient = problem_.differentiable(n);
   Score score;
   score.compute = candidate.compute_seconds;
   score.memory = candidate.memory;
   for (const Known& k : known) {
+    if (score.communication > limit) break;
     const int type = k.operand ? c.operand_types[k.index] : c.result_types[k.index];
     const int own = k.operand ? candidate.operands[k.index] : candidate.results[k.index];
     const int own_dual = k.operand ? candidate.operand_duals[k.index] : candidate.result_duals[k.index];
@@ -125,13 +127,14 @@ Score Search::score(int n, const Decision& candidate, const std::vector<Known>& 
       score.communication += problem_.edge(type, k.dual, own_dual).seconds;
     }
   }
-  for (size_t r = 0; r < candidate.results.size(); ++r) {
+  for (size_t r = 0; r < candidate.results.size() && score.communication <= limit; ++r) {
     if (problem_.type(c.result_types[r]).ragged || !readers_need_finish(n, static_cast<int>(r))) {
       continue;
     }
     score.communication += problem_.finish_seconds(c.result_types[r], candidate.results[r],
                                                    candidate.result_duals[r], gradient);
   }
+  if (score.communication > limit) score.possible = false;
   return score;
 }
 
@@ -167,7 +170,8 @@ const Decision* Search::best(int n, const std::vector<Known>& known, const Facto
   const Decision* winner = nullptr;
   Score winning;
   for (const Decision* candidate : candidates(problem_, n, known, options)) {
-    const Score own = score(n, *candidate, known);
+    const double limit = winner == nullptr ? 1e300 : 1.02 * winning.communication + 1e-9;
+    const Score own = score(n, *candidate, known, limit);
     if (own.possible && (winner == nullptr || better(own, winning))) {
       winner = candidate;
       winning = own;

@@ -57,7 +57,9 @@ class Search {
   void decide(int node, int depth, int from);
   std::vector<Known> known_of(int node, bool operands_only);
   const Decision* best(int node, const std::vector<Known>& known, const FactorAxes* first);
-  Score score(int node, const Decision& candidate, const std::vector<Known>& known);
+  /// Stops adding up (and says impossible) once communication is beyond `limit`.
+  Score score(int node, const Decision& candidate, const std::vector<Known>& known,
+              double limit = 1e300);
   bool readers_need_finish(int node, int output) const;
   bool improve(int node);
   std::map<char, std::vector<Axis>> locked(int node) const;
