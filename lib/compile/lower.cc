@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "ops/basic.h"
 #include "ops/local.h"
+#include "ops/settle.h"
 
 namespace moetrain {
 
@@ -39,6 +40,13 @@ class Lowering {
 
   static bool leaf(const Node& node) {
     return node.op == &ops::kInput || node.op == &ops::kState;
+  }
+
+  /// The output is the input's memory, unchanged.
+  static bool only_renames(const Node& node) {
+    if (node.op == &ops::kReshape || node.op == &ops::kSettle) return true;
+    return (node.op == &ops::kStack || node.op == &ops::kUnstack) &&
+           node.attrs.integer_or("plain", 0) != 0;
   }
 
   int64_t row_bytes(const Type& type) const {
@@ -145,7 +153,9 @@ class Lowering {
         const Slot& slot = plan_.slots[out.back()];
         if (slot.home == Home::kRagged && slot.alias < 0) push(segment, Alloc{out.back()}, n);
       }
-      if (node.op == &ops::kBind) {
+      if (only_renames(node)) {
+        // The output slot is an alias: nothing to run.
+      } else if (node.op == &ops::kBind) {
         Bind bind{in, {}, out[0]};
         for (size_t k = 0; k < in.size(); ++k) {
           bind.extents.push_back(bound_.at(n) + static_cast<int>(k));
