@@ -28,8 +28,9 @@ std::string find(const CheckpointCommand& c) {
 }
 
 void need_hf(const CheckpointCommand& c, const char* option) {
-  if (c.foreign.size() != 2 || c.foreign[0] != "hf") {
-    throw UserError(cat(option, ": the only foreign format is hf: ", option, " hf DIR"));
+  if (c.foreign.first != "hf") {
+    throw UserError(
+        cat(option, " ", c.foreign.first, ": the only foreign format is hf: ", option, " hf DIR"));
   }
 }
 
@@ -50,20 +51,20 @@ int run_checkpoint_verify(const CheckpointCommand& c) {
 int run_checkpoint_export(const CheckpointCommand& c) {
   need_hf(c, "--to");
   const std::string folder = find(c);
-  export_checkpoint(folder, c.foreign[1], c.dtype == "fp32" ? DType::kF32 : DType::kBF16);
-  std::cout << folder << " exported to " << c.foreign[1] << "\n";
+  export_checkpoint(folder, c.foreign.second, c.dtype == "fp32" ? DType::kF32 : DType::kBF16);
+  std::cout << folder << " exported to " << c.foreign.second << "\n";
   return 0;
 }
 
 int run_checkpoint_import(const CheckpointCommand& c) {
   need_hf(c, "--from");
-  const WeightSource weights = find_weights(c.foreign[1], c.source.file, c.source.sets);
-  if (weights.hf.empty()) throw UserError(c.foreign[1] + ": not a Hugging Face folder");
+  const WeightSource weights = find_weights(c.foreign.second, c.source.file, c.source.sets);
+  if (weights.hf.empty()) throw UserError(c.foreign.second + ": not a Hugging Face folder");
   std::string run = c.path;
   if (run.empty() && !c.source.file.empty()) run = weights.config.run.output_dir;
   if (run.empty()) throw UserError("give the run folder to import into: a PATH, or --config");
-  std::cout << c.foreign[1] << " imported as "
-            << import_checkpoint(c.foreign[1], run, weights.config) << "\n";
+  std::cout << c.foreign.second << " imported as "
+            << import_checkpoint(c.foreign.second, run, weights.config) << "\n";
   return 0;
 }
 

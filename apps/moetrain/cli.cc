@@ -70,6 +70,7 @@ class CommandLine {
   void sets(CLI::App* sub, ConfigSource& source) {
     sub->add_option("--set", source.sets, "key.path=value over the file; may be repeated")
         ->type_name("KEY=VALUE")
+        ->default_str("")
         ->allow_extra_args(false);
   }
   void config(CLI::App* sub, ConfigSource& source, bool required) {
@@ -105,19 +106,22 @@ class CommandLine {
     sub->add_option("--machine", plan_.machine,
                     "Speeds and links; without it compute.machine, else built-in numbers")
         ->type_name("FILE");
-    sub->add_flag("--explain", plan_.explain, "Who decided each layout, and what moving data costs");
+    sub->add_flag("--explain", plan_.explain,
+                  "Who decided each layout, and what moving data costs");
     sub->add_option("--diff", plan_.diff, "Show what this other config changes")->type_name("YAML");
     sub->add_flag("--tape", plan_.tape, "Print the rank's whole tape");
     sub->add_flag("--search", plan_.search, "Try other layouts on so many ranks, best first");
-    sub->add_option("--trace", plan_.trace, "Write the predicted step for chrome://tracing, Perfetto")
+    sub->add_option("--trace", plan_.trace,
+                    "Write the predicted step for chrome://tracing, Perfetto")
         ->type_name("FILE");
     sub->add_flag("--json", plan_.json, "Print the report as JSON");
   }
 
   void add_eval() {
-    auto* sub = command(&app_, "eval",
-                        "Validation loss of a checkpoint or a Hugging Face folder; also under mpirun",
-                        [this] { return run_eval(eval_); });
+    auto* sub =
+        command(&app_, "eval",
+                "Validation loss of a checkpoint or a Hugging Face folder; also under mpirun",
+                [this] { return run_eval(eval_); });
     config(sub, eval_.source, false);
     sub->add_option("--checkpoint", eval_.checkpoint,
                     "Run, checkpoints or step folder, or a Hugging Face folder; without it the "
@@ -172,11 +176,15 @@ class CommandLine {
     auto* build = command(data, "build", "Text or JSONL to PREFIX.bin and PREFIX.idx",
                           [this] { return run_data_build(build_); });
     corpus(build, build_);
-    build->add_option("-o,--output", build_.output, "Where to write")->type_name("PREFIX")->required();
-    build->add_option("--tokenizer", build_.tokenizer,
-                      "bytes or a tokenizer.json; without it data.tokenizer of --config, else bytes")
+    build->add_option("-o,--output", build_.output, "Where to write")
+        ->type_name("PREFIX")
+        ->required();
+    build
+        ->add_option("--tokenizer", build_.tokenizer,
+                     "bytes or a tokenizer.json; without it data.tokenizer of --config, else bytes")
         ->type_name("FILE");
-    build->add_flag("--no-eod", build_.no_eod, "Do not end documents with the end-of-document token");
+    build->add_flag("--no-eod", build_.no_eod,
+                    "Do not end documents with the end-of-document token");
     build->add_option("--threads", build_.threads, "0: all cores [threads]");
     config(build, build_.source, false);
 
@@ -185,7 +193,8 @@ class CommandLine {
     inspect->add_option("prefixes", inspect_.inputs, "Datasets, without .bin")
         ->type_name("PREFIX...")
         ->required();
-    inspect->add_option("--tokenizer", inspect_.tokenizer, "Shows text as well, checks ids against it")
+    inspect
+        ->add_option("--tokenizer", inspect_.tokenizer, "Shows text as well, checks ids against it")
         ->type_name("FILE");
     inspect->add_option("--vocab-size", inspect_.vocab_size,
                         "Ids must be below; 0: the tokenizer's [ids]");
@@ -209,7 +218,8 @@ class CommandLine {
   }
 
   void add_checkpoint() {
-    auto* group = command(&app_, "checkpoint", "Look at, verify, export and import checkpoints", {});
+    auto* group =
+        command(&app_, "checkpoint", "Look at, verify, export and import checkpoints", {});
     const char* which = "Run, checkpoints or step folder; without it the run of --config";
     checkpoint(command(group, "inspect", "Step, metadata and every tensor",
                        [this] { return run_checkpoint_inspect(checkpoint_); }),
@@ -221,8 +231,8 @@ class CommandLine {
                         [this] { return run_checkpoint_export(checkpoint_); });
     checkpoint(out, which);
     out->add_option("--to", checkpoint_.foreign, "Format (hf) and the folder to make")
+        ->default_str("")
         ->type_name("hf DIR")
-        ->expected(2)
         ->required();
     out->add_option("--dtype", checkpoint_.dtype, "Of matrices; norms and router stay fp32")
         ->check(CLI::IsMember({"bf16", "fp32"}));
@@ -230,8 +240,8 @@ class CommandLine {
                        [this] { return run_checkpoint_import(checkpoint_); });
     checkpoint(in, "Run folder to import into; without it run.output_dir of --config");
     in->add_option("--from", checkpoint_.foreign, "Format (hf) and the folder to read")
+        ->default_str("")
         ->type_name("hf DIR")
-        ->expected(2)
         ->required();
   }
 
@@ -260,7 +270,8 @@ class CommandLine {
                         [this] { return run_bench(bench_); });
     sub->add_option("what", bench_.what, "What to measure")
         ->check(CLI::IsMember({"all", "kernels", "collectives"}));
-    sub->add_option("-o,--output", bench_.output, "Machine file to write, for plan and compute.machine")
+    sub->add_option("-o,--output", bench_.output,
+                    "Machine file to write, for plan and compute.machine")
         ->type_name("FILE");
     sub->add_option("--seconds", bench_.seconds, "Time for each measurement [s]")
         ->check(CLI::PositiveNumber);

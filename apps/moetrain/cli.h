@@ -3,7 +3,8 @@
 
 namespace moetrain {
 
-/// Parses the arguments and runs the chosen command. Returns the exit code; throws what commands throw.
+/// Parses the arguments and runs the chosen command. Returns the exit code; throws what commands
+/// throw.
 int run_command_line(int argc, char** argv);
 
 }  // namespace moetrain

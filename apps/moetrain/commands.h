@@ -1,9 +1,11 @@
-// What the user may ask for: one option struct and one function per subcommand; each returns an exit code.
+// What the user may ask for: one option struct and one function per subcommand; each returns an
+// exit code.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace moetrain {
@@ -37,8 +39,8 @@ int run_data_inspect(const DataCommand& command);
 int run_data_train_tokenizer(const DataCommand& command);
 
 struct CheckpointCommand {
-  std::string path;                 ///< the checkpoint, or the run folder to import into
-  std::vector<std::string> foreign; ///< format and folder of --to or --from
+  std::string path;  ///< the checkpoint, or the run folder to import into
+  std::pair<std::string, std::string> foreign;  ///< format and folder of --to or --from
   std::string dtype = "bf16";
   ConfigSource source;
 };

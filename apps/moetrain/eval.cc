@@ -12,7 +12,7 @@ int run_eval(const EvalCommand& c) {
   const WeightSource weights = find_weights(c.checkpoint, c.source.file, c.source.sets);
   return run_on_fabric(fabric_options(weights.config), [&](Fabric& fabric) {
     EvaluateOptions options;
-    options.split = c.split == "train" ? Split::kTrain
+    options.split = c.split == "train"  ? Split::kTrain
                     : c.split == "test" ? Split::kTest
                                         : Split::kValidation;
     options.steps = c.steps;

@@ -1,9 +1,10 @@
 // `moetrain generate`: text from a checkpoint, printed as it comes.
+#include "train/generate.h"
+
 #include <cstdio>
 
 #include "commands.h"
 #include "fabric_options.h"
-#include "train/generate.h"
 
 namespace moetrain {
 

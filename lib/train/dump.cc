@@ -55,8 +55,9 @@ void dump_step(const Session& session, int rank, int64_t step, const std::string
     }
   }
   std::filesystem::create_directories(dir);
-  SafetensorsWriter writer((std::filesystem::path(dir) / (step_folder(step) + ".safetensors")).string(),
-                           specs, {{"step", std::to_string(step)}});
+  SafetensorsWriter writer(
+      (std::filesystem::path(dir) / (step_folder(step) + ".safetensors")).string(), specs,
+      {{"step", std::to_string(step)}});
   std::string loaded;
   std::vector<float> values;
   for (size_t i : writer.order()) {

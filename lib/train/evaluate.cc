@@ -23,7 +23,8 @@ std::unique_ptr<Sampler> open_sampler(const Config& config, const EvaluateOption
   Config c = config;
   if (options.split == Split::kTest) {  // the validation share's place is taken by the test share
     c.data.validation.clear();
-    if (c.data.split.size() > 2) c.data.split = {c.data.split[0] + c.data.split[1], c.data.split[2], 0};
+    if (c.data.split.size() > 2)
+      c.data.split = {c.data.split[0] + c.data.split[1], c.data.split[2], 0};
   }
   auto sampler = validation_sampler(c, tokenizer, samples);
   if (!sampler) {
@@ -55,10 +56,9 @@ EvaluateResult evaluate_weights(const WeightSource& weights, Fabric& fabric,
   std::optional<Session> session;
   session.emplace(config, fabric, session_options);
   agree(fabric, [&] { load_weights(*session, weights); });
-  const std::vector<double> sums =
-      session->evaluate(0, samples, [&](int64_t first, int64_t count, Batch& batch) {
-        sampler->fill(first, count, batch);
-      });
+  const std::vector<double> sums = session->evaluate(
+      0, samples,
+      [&](int64_t first, int64_t count, Batch& batch) { sampler->fill(first, count, batch); });
   EvaluateResult result;
   result.tokens = sampler->valid_counts(0, samples);
   for (size_t k = 0; k < sums.size(); ++k) {

@@ -28,7 +28,9 @@ class Object {
   void put(const char* key, const std::string& json) {
     lines_ += cat(lines_.empty() ? "" : ",\n", indent_, "\"", key, "\": ", json);
   }
-  std::string finish(const std::string& closing = "") { return cat("{\n", lines_, "\n", closing, "}"); }
+  std::string finish(const std::string& closing = "") {
+    return cat("{\n", lines_, "\n", closing, "}");
+  }
   explicit Object(std::string indent = "  ") : indent_(std::move(indent)) {}
 
  private:
@@ -114,7 +116,8 @@ std::string import_checkpoint(const std::string& from, const std::string& run,
   const fs::path tokenizer = fs::absolute(fs::path(from) / "tokenizer.json");
   const bool has_tokenizer = fs::exists(tokenizer);
   const fs::path root = fs::path(run) / "checkpoints", target = root / step_folder(0);
-  if (fs::exists(target)) throw UserError(cat(target.string(), " exists; import into a new folder"));
+  if (fs::exists(target))
+    throw UserError(cat(target.string(), " exists; import into a new folder"));
   fs::create_directories(root);
   import_hf(folder, table, states, target.string(),
             {{"config", show_config(config)},

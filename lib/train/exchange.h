@@ -15,8 +15,8 @@ std::string hf_config_json(const ModelConfig& model, DType dtype);
 /// tokenizer.json if it has one.
 void export_checkpoint(const std::string& folder, const std::string& to, DType dtype);
 
-/// Turns Hugging Face folder `from` into checkpoint step 0 of run folder `run`, under `config` (whose
-/// model must be the folder's). Moments are absent. Returns the checkpoint's folder.
+/// Turns Hugging Face folder `from` into checkpoint step 0 of run folder `run`, under `config`
+/// (whose model must be the folder's). Moments are absent. Returns the checkpoint's folder.
 std::string import_checkpoint(const std::string& from, const std::string& run,
                               const Config& config);
 

@@ -40,8 +40,8 @@ int32_t sample_token(const std::vector<float>& logits, double temperature, doubl
 void generate_text(const WeightSource& weights, Fabric& fabric, const GenerateOptions& options,
                    const std::function<void(const std::string&)>& say) {
   if (fabric.size() > 1) {
-    throw UserError(cat("generate runs in one process, not in ", fabric.size(),
-                        ": start it without mpirun"));
+    throw UserError(
+        cat("generate runs in one process, not in ", fabric.size(), ": start it without mpirun"));
   }
   if (!(options.top_p > 0 && options.top_p <= 1)) {
     throw UserError(cat("--top-p ", options.top_p, " must be above 0 and at most 1"));

@@ -25,8 +25,9 @@ struct GenerateOptions {
 void generate_text(const WeightSource& weights, Fabric& fabric, const GenerateOptions& options,
                    const std::function<void(const std::string&)>& say);
 
-/// Draws a token from `logits`: of the likeliest ones whose probabilities reach `top_p`, by `u` in [0, 1).
-/// Deterministic; equal probabilities rank by id. Ids from `allowed` on are never drawn (0: all are).
+/// Draws a token from `logits`: of the likeliest ones whose probabilities reach `top_p`, by `u` in
+/// [0, 1). Deterministic; equal probabilities rank by id. Ids from `allowed` on are never drawn (0:
+/// all are).
 int32_t sample_token(const std::vector<float>& logits, double temperature, double top_p, double u,
                      int64_t allowed = 0);
 

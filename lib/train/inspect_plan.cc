@@ -110,9 +110,8 @@ void PlanInspection::measure_traffic() {
       const auto [at, fresh] =
           index.emplace(cat(name, "|", c->op->name, "|", group.name), traffic_.size());
       if (fresh) {
-        traffic_.push_back({name, c->op->name, group.name,
-                            static_cast<int64_t>(group.ranks.size()), 0, 0,
-                            crosses_nodes(c->group), 0});
+        traffic_.push_back({name, c->op->name, group.name, static_cast<int64_t>(group.ranks.size()),
+                            0, 0, crosses_nodes(c->group), 0});
       }
       TrafficLine& line = traffic_[at->second];
       line.calls += repeats;
@@ -202,8 +201,8 @@ void PlanInspection::measure_time() {
       static_cast<double>(config_.train.global_batch_size * config_.data.sequence_length);
   const double flops = tokens / static_cast<double>(world_) *
                        training_flops_per_token(config_.model, config_.data.sequence_length);
-  const double peak = config_.compute.precision == Precision::kBf16 ? machine_.bf16_flops
-                                                                    : machine_.fp32_flops;
+  const double peak =
+      config_.compute.precision == Precision::kBf16 ? machine_.bf16_flops : machine_.fp32_flops;
   if (time_.step > 0) {
     time_.mfu = flops / time_.step / peak;
     time_.tokens_per_second = tokens / time_.step;

@@ -14,15 +14,15 @@ namespace moetrain {
 
 /// Bytes of one rank.
 struct PlanMemory {
-  int64_t weights = 0;    ///< what the forward pass reads
-  int64_t masters = 0;    ///< float32 weights beside them
-  int64_t moments = 0;    ///< AdamW's two
-  int64_t gradients = 0;  ///< accumulators
-  int64_t other = 0;      ///< loads, loss sums
-  int64_t ports = 0;      ///< inputs and outputs
-  int64_t arena = 0;      ///< activations, planned offsets
-  int64_t rows = 0;       ///< routed token rows at balanced load
-  int64_t rows_worst = 0; ///< the same when every row that can arrive does
+  int64_t weights = 0;     ///< what the forward pass reads
+  int64_t masters = 0;     ///< float32 weights beside them
+  int64_t moments = 0;     ///< AdamW's two
+  int64_t gradients = 0;   ///< accumulators
+  int64_t other = 0;       ///< loads, loss sums
+  int64_t ports = 0;       ///< inputs and outputs
+  int64_t arena = 0;       ///< activations, planned offsets
+  int64_t rows = 0;        ///< routed token rows at balanced load
+  int64_t rows_worst = 0;  ///< the same when every row that can arrive does
   int64_t total() const {
     return weights + masters + moments + gradients + other + ports + arena + rows;
   }
@@ -44,10 +44,10 @@ struct TimedInstruction {
 };
 
 struct PlanTime {
-  double step = 0;       ///< seconds of one optimizer step
-  double compute = 0;    ///< busy seconds of the compute lane
-  double exposed = 0;    ///< seconds the compute lane waits for transfers
-  double bubble = 0;     ///< idle share of a pipeline; 0 without one
+  double step = 0;     ///< seconds of one optimizer step
+  double compute = 0;  ///< busy seconds of the compute lane
+  double exposed = 0;  ///< seconds the compute lane waits for transfers
+  double bubble = 0;   ///< idle share of a pipeline; 0 without one
   double mfu = 0;
   double tokens_per_second = 0;
 };

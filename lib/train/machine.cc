@@ -41,8 +41,8 @@ std::vector<std::string> key_names() {
 
 /// Sets one key; "" or what is wrong with it.
 std::string set_key(Machine& machine, const std::string& key, const YamlNode& value) {
-  if (value.kind != YamlNode::kScalar) return cat(key, ": a single value belongs here, not ",
-                                                  value.kind_name());
+  if (value.kind != YamlNode::kScalar)
+    return cat(key, ": a single value belongs here, not ", value.kind_name());
   if (key == "name") {
     machine.name = value.scalar;
     return "";
@@ -100,8 +100,8 @@ Machine load_machine(const std::string& path) {
 
 std::string machine_yaml(const Machine& machine) {
   Machine copy = machine;
-  std::string text = cat("name: \"", machine.name, "\"\nranks_per_node: ", machine.ranks_per_node,
-                         "\n");
+  std::string text =
+      cat("name: \"", machine.name, "\"\nranks_per_node: ", machine.ranks_per_node, "\n");
   for (const Row& row : rows()) text += cat(row.name, ": ", real_text(*row.place(copy)), "\n");
   return text;
 }

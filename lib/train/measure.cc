@@ -53,8 +53,8 @@ class Bench {
     }
     per_node_ = fabric.broadcast(std::to_string(neighbours));
     CpuOptions cpu;
-    cpu.threads =
-        std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / std::max(1, neighbours));
+    cpu.threads = std::max(
+        1, static_cast<int>(std::thread::hardware_concurrency()) / std::max(1, neighbours));
     device_ = make_cpu_device(cpu);
     result_.machine.name = cat("measured: ", device_->describe(), ", ", fabric.size(), " ranks");
     result_.machine.ranks_per_node = std::stoll(per_node_);
@@ -79,14 +79,16 @@ class Bench {
 
   /// The slowest rank's time, the same on every rank.
   double slowest(double seconds) {
-    return static_cast<double>(
-               fabric_.max_over_ranks(static_cast<int64_t>(seconds * 1e12))) * 1e-12;
+    return static_cast<double>(fabric_.max_over_ranks(static_cast<int64_t>(seconds * 1e12))) *
+           1e-12;
   }
 
   double matmuls(DType dtype) {
     double best = 0;
-    for (const auto& [m, n, k] : {std::array<int64_t, 3>{512, 1024, 1024}, {1024, 2048, 1024},
-                                  {64, 1024, 1024}, {8, 1024, 1024}}) {
+    for (const auto& [m, n, k] : {std::array<int64_t, 3>{512, 1024, 1024},
+                                  {1024, 2048, 1024},
+                                  {64, 1024, 1024},
+                                  {8, 1024, 1024}}) {
       const double seconds = slowest(matmul_seconds(dtype, m, n, k));
       const double flops = 2.0 * static_cast<double>(m * n * k) / seconds;
       if (m >= 512) best = std::max(best, flops);
@@ -161,17 +163,15 @@ class Bench {
         lane.synchronize();
         const double seconds =
             slowest(std::chrono::duration<double>(Clock::now() - begin).count() / kCalls);
-        say(format("%-12s %9lld bytes %12.1f us %8.2f GB/s\n", name,
-                   static_cast<long long>(bytes), seconds * 1e6, received / seconds / 1e9));
+        say(format("%-12s %9lld bytes %12.1f us %8.2f GB/s\n", name, static_cast<long long>(bytes),
+                   seconds * 1e6, received / seconds / 1e9));
         return seconds;
       };
       const double others = static_cast<double>(bytes * (fabric_.size() - 1));
-      const double seconds = timed("all_gather", others, [&] {
-        group->all_gather(send.data(), recv.data(), bytes, lane);
-      });
-      timed("all_to_all", others / fabric_.size(), [&] {
-        group->all_to_all(send.data(), to.data(), bytes / fabric_.size(), lane);
-      });
+      const double seconds = timed(
+          "all_gather", others, [&] { group->all_gather(send.data(), recv.data(), bytes, lane); });
+      timed("all_to_all", others / fabric_.size(),
+            [&] { group->all_to_all(send.data(), to.data(), bytes / fabric_.size(), lane); });
       if (bytes == 64) latency = seconds / (fabric_.size() - 1);
       bandwidth = std::max(bandwidth, others / seconds);
     }

@@ -2,6 +2,7 @@
 #include <sys/resource.h>
 
 #include <cstdio>
+#include <map>
 
 #include "base/text.h"
 #include "checkpoint/json.h"
@@ -51,9 +52,9 @@ std::string PlanInspection::text() const {
   const ParameterCounts counts = count_parameters(config_.model);
   const int64_t s = config_.data.sequence_length;
   const ParallelConfig& p = config_.parallel;
-  std::string out = format("model     %.6g B parameters, %.6g B active per token, %.6g GFLOP per token and step\n",
-                           counts.total / 1e9, counts.active / 1e9,
-                           training_flops_per_token(config_.model, s) / 1e9);
+  std::string out = format(
+      "model     %.6g B parameters, %.6g B active per token, %.6g GFLOP per token and step\n",
+      counts.total / 1e9, counts.active / 1e9, training_flops_per_token(config_.model, s) / 1e9);
   out += cat("ranks     ", world_, " = data ", *p.data, " x context ", p.context, " x tensor ",
              p.tensor, " x pipeline ", p.pipeline, "; expert ", p.expert, ", zero ", p.zero,
              "; this is rank ", compiled_.plan.rank, "\n");
@@ -78,8 +79,9 @@ std::string PlanInspection::text() const {
   }
   if (traffic_.empty()) out += "  none\n";
   out += cat("  inter-node ", size(inter_bytes_), ", intra-node ", size(intra_bytes_), "\n");
-  out += format("\npredicted step %.4g s: compute %.4g s, exposed transfers %.4g s, bubble %.3g %%\n",
-                time_.step, time_.compute, time_.exposed, time_.bubble * 100);
+  out +=
+      format("\npredicted step %.4g s: compute %.4g s, exposed transfers %.4g s, bubble %.3g %%\n",
+             time_.step, time_.compute, time_.exposed, time_.bubble * 100);
   out += format("predicted MFU %.3g %%, %.4g tokens/s\n\ncompiler\n", time_.mfu * 100,
                 time_.tokens_per_second);
   for (const PassTime& pass : compiled_.passes) {
@@ -87,14 +89,19 @@ std::string PlanInspection::text() const {
   }
   out += format("  %.3f s in all, this process needed %s\n", compile_seconds_,
                 size(process_bytes()).c_str());
-  for (const std::string& note : compiled_.sharding.notes) out += cat("note: ", note, "\n");
+  std::map<std::string, int> notes;  // those of all layers together
+  for (const std::string& note : compiled_.sharding.notes) ++notes[layer_pattern(note)];
+  for (const auto& [note, times] : notes) {
+    out += cat("note: ", note, times > 1 ? cat(" (", times, " times)") : "", "\n");
+  }
   return out;
 }
 
 std::string PlanInspection::json() const {
   const ParameterCounts counts = count_parameters(config_.model);
   std::string memory, traffic, passes;
-  for (const MemoryRow& row : rows_of(memory_)) memory += cat("\"", row.key, "\": ", row.bytes, ", ");
+  for (const MemoryRow& row : rows_of(memory_))
+    memory += cat("\"", row.key, "\": ", row.bytes, ", ");
   memory += cat("\"token_rows_worst\": ", memory_.rows_worst);
   for (const TrafficLine& l : traffic_) {
     traffic += cat(traffic.empty() ? "" : ",", "\n    {\"name\": ", json_quote(l.name),
@@ -140,7 +147,8 @@ std::string PlanInspection::explain() const {
   for (size_t i = 0; i < graph_.nodes.size(); ++i) {
     const NodeSharding& sharding = compiled_.sharding.nodes[i];
     std::vector<std::string> layouts;
-    for (const Layout& layout : sharding.layouts.results) layouts.push_back(to_string(mesh, layout));
+    for (const Layout& layout : sharding.layouts.results)
+      layouts.push_back(to_string(mesh, layout));
     out += cat("  ", graph_.nodes[i].name, "  ", join(layouts, " "), "  (", sharding.origin, ")\n");
   }
   out += "\nredistributions: from, to, steps, predicted time\n";

@@ -9,9 +9,10 @@
 
 namespace moetrain {
 
-/// A table of the tensor, expert, context and zero settings that the config's rules allow on `world` ranks
-/// (`config` unresolved), fastest first; those that do not fit the machine's memory stand last. At most
-/// `most` candidates are compiled; the table says how many were left out.
+/// A table of the tensor, expert, context and zero settings that the config's rules allow on
+/// `world` ranks
+/// (`config` unresolved), fastest first; those that do not fit the machine's memory stand last. At
+/// most `most` candidates are compiled; the table says how many were left out.
 std::string search_plans(const Config& config, int64_t world, const Machine& machine,
                          int64_t most = 64);
 

@@ -16,20 +16,30 @@ namespace {
 namespace fs = std::filesystem;
 
 /// A stored config describes the ranks it ran on; these let it run on others.
-const std::vector<std::string> kAnyRanks = {
-    "parallel.data=auto",         "parallel.tensor=1",         "parallel.context=1",
-    "parallel.expert=1",          "parallel.pipeline=1",       "parallel.virtual_stages=1",
-    "parallel.schedule=1f1b",     "parallel.stage_layout=auto", "parallel.mesh={}",
-    "parallel.shard=[]",          "parallel.sequence_parallel=auto",
-    "parallel.tp_extend_ep=auto", "parallel.ranks_per_node=auto", "compute.threads=auto"};
+const std::vector<std::string> kAnyRanks = {"parallel.data=auto",
+                                            "parallel.tensor=1",
+                                            "parallel.context=1",
+                                            "parallel.expert=1",
+                                            "parallel.pipeline=1",
+                                            "parallel.virtual_stages=1",
+                                            "parallel.schedule=1f1b",
+                                            "parallel.stage_layout=auto",
+                                            "parallel.mesh={}",
+                                            "parallel.shard=[]",
+                                            "parallel.sequence_parallel=auto",
+                                            "parallel.tp_extend_ep=auto",
+                                            "parallel.ranks_per_node=auto",
+                                            "compute.threads=auto"};
 
-std::vector<std::string> with(std::vector<std::string> first, const std::vector<std::string>& more) {
+std::vector<std::string> with(std::vector<std::string> first,
+                              const std::vector<std::string>& more) {
   first.insert(first.end(), more.begin(), more.end());
   return first;
 }
 
 bool is_hf(const std::string& path) {
-  return fs::exists(fs::path(path) / "config.json") && !fs::exists(fs::path(path) / "manifest.json");
+  return fs::exists(fs::path(path) / "config.json") &&
+         !fs::exists(fs::path(path) / "manifest.json");
 }
 
 /// The tokenizer a checkpoint names, or the copy its run folder keeps when the original is gone.
