@@ -3,9 +3,14 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <utility>
 
+#include <sys/mman.h>
+
+#include "base/error.h"
 #include "base/random.h"
 #include "base/text.h"
 #include "runtime/device/cpu/bench_cases.h"
@@ -47,9 +52,29 @@ double best_rate(ThreadPool& pool, int runs, Work work) {
   return best;
 }
 
+/// Memory in huge pages where there are any, like the arenas of training.
+class Pages {
+ public:
+  explicit Pages(size_t bytes) : bytes_((bytes + kHuge) / kHuge * kHuge) {
+    data_ = static_cast<std::byte*>(std::aligned_alloc(kHuge, bytes_));
+    MT_CHECK(data_ != nullptr, "no memory for ", bytes_, " bytes");
+    madvise(data_, bytes_, MADV_HUGEPAGE);
+    std::memset(data_, 0, bytes_);
+  }
+  ~Pages() { std::free(data_); }
+  Pages(Pages&& other) noexcept : bytes_(other.bytes_), data_(std::exchange(other.data_, nullptr)) {}
+  Pages& operator=(Pages&&) = delete;
+  std::byte* data() const { return data_; }
+
+ private:
+  static constexpr size_t kHuge = size_t{2} << 20;
+  size_t bytes_;
+  std::byte* data_;
+};
+
 /// Operands and outputs of one case, with memory of their own.
 struct Launch {
-  std::vector<std::vector<std::byte>> memory;
+  std::vector<Pages> memory;
   std::vector<Tensor> in, out;
   std::vector<Type> in_types, out_types;
   double bytes = 0;
@@ -103,7 +128,7 @@ KernelTiming time_case(const BenchCase& c, const Kernel& kernel, DType dtype, do
   Launch launch = make_launch(c);
   const size_t bytes =
       kernel.workspace ? kernel.workspace(c.attrs, launch.in_types, launch.out_types, pool.size()) : 0;
-  std::vector<std::byte> workspace(bytes);
+  const Pages workspace(bytes);
   const LaunchArgs args{c.attrs, launch.in, launch.out, workspace.data(), bytes, pool};
   kernel.run(args);
   std::vector<double> times;
@@ -155,7 +180,7 @@ MachinePeaks probe_peaks(int threads) {
   peaks.bf16_flops = best_rate(pool, 12, [](int64_t) { return bf16_peak_loop(100000); });
   if (current_target() != Target::kAvx512Bf16) peaks.bf16_flops = peaks.f32_flops;
   constexpr size_t kBytes = size_t{32} << 20;
-  std::vector<std::vector<std::byte>> from, to;
+  std::vector<Pages> from, to;
   for (int i = 0; i < threads; ++i) from.emplace_back(kBytes), to.emplace_back(kBytes);
   peaks.copy_bytes = best_rate(pool, 8, [&](int64_t task) {
     std::memcpy(to[task].data(), from[task].data(), kBytes);

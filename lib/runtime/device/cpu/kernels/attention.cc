@@ -85,10 +85,11 @@ void forward_tile(const Forward& f, const Buffers& w, int64_t s0, int64_t m) {
       const int64_t begin = std::clamp<int64_t>(r.begin - z0, 0, keys);
       const int64_t end = std::clamp<int64_t>(r.end - z0, begin, keys);
       float* row = w.scores + i * kKeyRun;
+      uint16_t* rounded =
+          set.pair == 2 ? reinterpret_cast<uint16_t*>(w.rounded) + i * kKeyRun : nullptr;
       const float shrink = f.rows->softmax(row, begin, end, pairs * set.pair, f.scale, maximum + i,
-                                           sum + i);
+                                           sum + i, rounded);
       if (shrink != 1.0f && !first) f.rows->scale(w.o + i * d.v_pad(), d.v, shrink);
-      if (set.pair == 2) f.rows->finish(row, pairs * 2, 1.0f, w.rounded + i * kKeyRun / 2, DType::kBF16);
     }
     const bool dot = set.pair == 2;
     multiply_panels(set, m, pairs, dot ? w.rounded : w.scores, dot ? kKeyRun / 2 : kKeyRun, 1,

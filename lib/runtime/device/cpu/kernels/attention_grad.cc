@@ -75,19 +75,13 @@ void pack_row_panels(const MicroSet& set, DType dtype, const std::byte* src, int
   }
 }
 
-/// Turns a [rows, cols] float tile into words for the dot set: `plain` gets bf16 rows (in place of the
-/// floats, row after row), `pairs` gets pairs of rows.
-void round_tile(const Backward& f, float* tile, float* pairs, int64_t rows, int64_t cols) {
-  for (int64_t i = 0; i < rows; ++i) {
-    // Row i of bf16 ends before row i + 1 of floats begins, so rounding in place is safe.
-    f.rows->finish(tile + i * cols, cols, 1.0f, reinterpret_cast<uint16_t*>(tile) + i * cols,
-                   DType::kBF16);
-  }
-  f.set->pack.rows(tile, cols, rows, cols, cols, pairs, cols);
+uint16_t* bf16_row(float* tile, int64_t row, int64_t cols) {
+  return reinterpret_cast<uint16_t*>(tile) + row * cols;
 }
 
 /// Probabilities and score gradients of block rows [s0, s0 + m) against the panel of keys at z0.
-/// Returns the rows that see any of them, as [first, last) offsets from s0; others stay undefined.
+/// Returns the rows that see any of them, as [first, last) offsets from s0. For the dot set the results are
+/// rows of bf16 from the start of the buffers, which trail behind the rows of floats still to be read.
 KeyRange score_tiles(const Backward& f, const Buffers& w, const RowsOperand& q, const RowsOperand& dout,
                      const float* delta, int64_t s0, int64_t m, int64_t z0) {
   const AttentionSizes& d = f.d;
@@ -101,8 +95,9 @@ KeyRange score_tiles(const Backward& f, const Buffers& w, const RowsOperand& q, 
     const bool none = all.begin >= all.end || all.end <= z0 || all.begin >= z0 + keys;
     float *p = w.p + i * cols, *ds = w.ds + i * cols;
     if (none) {
-      std::memset(p, 0, rows * cols * sizeof(float));
-      std::memset(ds, 0, rows * cols * sizeof(float));
+      const size_t row_bytes = cols * sizeof(float) / set.pair;
+      std::memset(reinterpret_cast<std::byte*>(w.p) + i * row_bytes, 0, rows * row_bytes);
+      std::memset(reinterpret_cast<std::byte*>(w.ds) + i * row_bytes, 0, rows * row_bytes);
       continue;
     }
     if (seen.begin == seen.end) seen.begin = static_cast<int32_t>(i);
@@ -117,8 +112,10 @@ KeyRange score_tiles(const Backward& f, const Buffers& w, const RowsOperand& q, 
       const KeyRange visible = f.ranges[s0 + i + r];
       const int64_t begin = std::clamp<int64_t>(visible.begin - z0, 0, keys);
       const int64_t end = std::clamp<int64_t>(visible.end - z0, begin, keys);
+      const bool dot = set.pair == 2;
       f.rows->gradient(p + r * cols, ds + r * cols, begin, end, cols, f.scale,
-                       f.lse[(s0 + i + r) * d.h], delta[i + r]);
+                       f.lse[(s0 + i + r) * d.h], delta[i + r], dot ? bf16_row(w.p, i + r, cols) : nullptr,
+                       dot ? bf16_row(w.ds, i + r, cols) : nullptr);
     }
   }
   return seen;
@@ -142,27 +139,39 @@ void backward_block(const Backward& f, const Buffers& w, int64_t s0, int64_t m) 
   }
   std::memset(w.dq, 0, m * d.width_pad() * sizeof(float));
   const KeyRange all = union_of(f.ranges + s0, m);
+  KeyRange tiles[kBlockQueries / kTileRows];
+  for (int64_t i = 0; i < m; i += kTileRows) {
+    tiles[i / kTileRows] = union_of(f.ranges + s0 + i, std::min<int64_t>(kTileRows, m - i));
+  }
   const int64_t row_words = ceil_div(m, pair), key_words = ceil_div(d.z, pair);
   for (int64_t z0 = all.begin / cols * cols; z0 < all.end; z0 += cols) {
-    const int64_t keys = std::min<int64_t>(cols, d.z - z0);
+    const int64_t keys = std::min<int64_t>(cols, all.end - z0);
     const KeyRange seen = score_tiles(f, w, q, dout, delta, s0, m, z0);
     if (seen.begin == seen.end) continue;
-    // Rows before seen.begin (a multiple of six, hence of a pair) contribute nothing.
-    const int64_t first = seen.begin / pair, words = ceil_div(seen.end, pair) - first;
     float *p_cols = w.p, *ds_cols = w.ds;
     if (pair == 2) {
-      round_tile(f, w.p, w.p_pairs, seen.end, cols);
-      round_tile(f, w.ds, w.ds_pairs, seen.end, cols);
+      set.pack.rows(w.p, cols, seen.end, cols, cols, w.p_pairs, cols);
+      set.pack.rows(w.ds, cols, seen.end, cols, cols, w.ds_pairs, cols);
       p_cols = w.p_pairs, ds_cols = w.ds_pairs;
     }
-    multiply_panels(set, keys, words, p_cols + first * cols, 1, cols, w.douts + first * cols,
-                    row_words * cols, d.v, w.dv + z0 * d.v_pad(), d.v_pad(), true);
-    multiply_panels(set, keys, words, ds_cols + first * cols, 1, cols, w.queries + first * cols,
-                    row_words * cols, d.width(), w.dk + z0 * d.width_pad(), d.width_pad(), true);
-    // dQ += dS K: keys the block cannot see have dS = 0; pairs beyond z were packed as zeros.
-    multiply_panels(set, seen.end - seen.begin, ceil_div(keys, pair),
-                    w.ds + seen.begin * cols / pair, cols / pair, 1, w.keys + z0 / pair * cols,
-                    key_words * cols, d.width(), w.dq + seen.begin * d.width_pad(), d.width_pad(), true);
+    // Six keys at a time, from the first rows that see any of them.
+    int64_t tile = seen.begin / kTileRows;
+    for (int64_t i = 0; i < keys; i += kTileRows) {
+      while ((tile + 1) * kTileRows < seen.end && tiles[tile].end <= z0 + i) ++tile;
+      const int64_t first = tile * kTileRows / pair, words = ceil_div(seen.end, pair) - first;
+      const int64_t n = std::min<int64_t>(kTileRows, keys - i);
+      multiply_panels(set, n, words, p_cols + first * cols + i, 1, cols, w.douts + first * cols,
+                      row_words * cols, d.v, w.dv + (z0 + i) * d.v_pad(), d.v_pad(), true);
+      multiply_panels(set, n, words, ds_cols + first * cols + i, 1, cols, w.queries + first * cols,
+                      row_words * cols, d.width(), w.dk + (z0 + i) * d.width_pad(), d.width_pad(), true);
+    }
+    // dQ += dS K, up to the last key a tile of rows sees; pairs beyond z were packed as zeros.
+    for (int64_t i = seen.begin; i < seen.end; i += kTileRows) {
+      const int64_t visible = std::clamp<int64_t>(tiles[i / kTileRows].end - z0, 0, keys);
+      multiply_panels(set, std::min<int64_t>(kTileRows, seen.end - i), ceil_div(visible, pair),
+                      w.ds + i * cols / pair, cols / pair, 1, w.keys + z0 / pair * cols,
+                      key_words * cols, d.width(), w.dq + i * d.width_pad(), d.width_pad(), true);
+    }
   }
   for (int64_t i = 0; i < m; ++i) {
     const int64_t at = (s0 + i) * d.h * d.width();

@@ -15,8 +15,9 @@ HWY_BEFORE_NAMESPACE();
 namespace moetrain::cpu {
 namespace HWY_NAMESPACE {
 
-HWY_INLINE void zero(float* p, int64_t begin, int64_t end) {
-  if (begin < end) std::memset(p + begin, 0, (end - begin) * sizeof(float));
+template <class T>
+HWY_INLINE void zero(T* p, int64_t begin, int64_t end) {
+  if (begin < end) std::memset(p + begin, 0, (end - begin) * sizeof(T));
 }
 
 /// `v` in the first n lanes, `other` behind.
@@ -25,14 +26,26 @@ HWY_INLINE VF keep_first(VF v, int64_t n, VF other) {
   return hn::IfThenElse(hn::FirstN(DF(), static_cast<size_t>(n)), v, other);
 }
 
-float softmax_row(float* s, int64_t begin, int64_t end, int64_t total, float scale, float* maximum,
-                  float* sum) {
-  zero(s, 0, begin < total ? begin : total);
-  if (begin >= end) {
-    zero(s, begin, total);
-    return 1.0f;
+/// The sum of what is written to out[begin, end) = 2^(factor s + shift).
+template <class T>
+HWY_INLINE VF powers(const float* s, int64_t begin, int64_t end, VF factor, VF shift, T* out) {
+  const VF nothing = set1(0.0f);
+  VF added = nothing;
+  for (int64_t i = begin; i < end; i += lanes()) {
+    const VF t = hn::MulAdd(factor, load(s + i, end - i), shift);
+    const VF p = keep_first(exp2_below(t), end - i, nothing);
+    added = hn::Add(added, p);
+    store(p, out + i, end - i);
   }
-  zero(s, end, total);
+  return added;
+}
+
+float softmax_row(float* s, int64_t begin, int64_t end, int64_t total, float scale, float* maximum,
+                  float* sum, uint16_t* rounded) {
+  if (begin >= end) begin = end = total;
+  if (rounded) zero(rounded, 0, begin), zero(rounded, end, total);
+  else zero(s, 0, begin), zero(s, end, total);
+  if (begin == end) return 1.0f;
   const VF lowest = set1(-std::numeric_limits<float>::infinity());
   VF top = lowest;
   for (int64_t i = begin; i < end; i += lanes()) {
@@ -41,32 +54,35 @@ float softmax_row(float* s, int64_t begin, int64_t end, int64_t total, float sca
   const float old = *maximum;
   float now = hn::GetLane(hn::MaxOfLanes(DF(), top));
   if (old > now) now = old;
-  const VF factor = set1(scale), shift = set1(-scale * now), nothing = set1(0.0f);
-  VF added = nothing;
-  for (int64_t i = begin; i < end; i += lanes()) {
-    const VF p = keep_first(exp(hn::MulAdd(factor, load(s + i, end - i), shift)), end - i, nothing);
-    added = hn::Add(added, p);
-    store(p, s + i, end - i);
-  }
+  const VF factor = set1(scale * kLog2E), shift = set1(-scale * kLog2E * now);
+  const VF added =
+      rounded ? powers(s, begin, end, factor, shift, rounded) : powers(s, begin, end, factor, shift, s);
   const float shrink = old == now ? 1.0f : hn::GetLane(exp(set1(scale * (old - now))));
   *maximum = now;
   *sum = *sum * shrink + sum_lanes(added);
   return shrink;
 }
 
-void gradient_row(float* s, float* dp, int64_t begin, int64_t end, int64_t total, float scale,
-                  float lse, float delta) {
-  if (begin > total) begin = total;
-  if (end < begin) end = begin;
-  zero(s, 0, begin), zero(dp, 0, begin);
-  zero(s, end, total), zero(dp, end, total);
-  const VF factor = set1(scale), shift = set1(-lse), d = set1(delta);
+template <class T>
+HWY_INLINE void gradients(const float* s, const float* dp, int64_t begin, int64_t end, int64_t total,
+                          float scale, float lse, float delta, T* p_out, T* ds_out) {
+  const VF power = set1(scale * kLog2E), shift = set1(-lse * kLog2E), d = set1(delta);
+  const VF factor = set1(scale);
   for (int64_t i = begin; i < end; i += lanes()) {
-    const VF p = exp(hn::MulAdd(factor, load(s + i, end - i), shift));
+    const VF p = exp2_below(hn::MulAdd(power, load(s + i, end - i), shift));
     const VF ds = hn::Mul(hn::Mul(factor, p), hn::Sub(load(dp + i, end - i), d));
-    store(p, s + i, end - i);
-    store(ds, dp + i, end - i);
+    store(p, p_out + i, end - i);
+    store(ds, ds_out + i, end - i);
   }
+  zero(p_out, 0, begin), zero(ds_out, 0, begin);
+  zero(p_out, end, total), zero(ds_out, end, total);
+}
+
+void gradient_row(float* s, float* dp, int64_t begin, int64_t end, int64_t total, float scale,
+                  float lse, float delta, uint16_t* p16, uint16_t* ds16) {
+  if (begin >= end) begin = end = total;
+  if (p16) gradients(s, dp, begin, end, total, scale, lse, delta, p16, ds16);
+  else gradients(s, dp, begin, end, total, scale, lse, delta, s, dp);
 }
 
 void scale_row(float* y, int64_t n, float factor) {

@@ -13,7 +13,7 @@ namespace {
 /// Words of k in one packed block: with 64 columns half of a 1 MB second-level cache.
 constexpr int64_t kBlock = 2048;
 /// The same when A is packed: fewer, so that several panels share one packed A tile.
-constexpr int64_t kBlockPackedA = 512;
+constexpr int64_t kBlockPackedA = 256;
 /// Panels of a task when A is packed.
 constexpr int64_t kPanelsPackedA = kBlock / kBlockPackedA;
 /// Rows of A packed at once: whole cache lines of a transposed A, read while they are near.
@@ -51,7 +51,7 @@ Form form_of(const Gemm& g, DType operands, DType c_type) {
 }
 
 size_t panel_words() { return static_cast<size_t>(kBlock) * kMaxTileCols; }
-size_t a_words() { return static_cast<size_t>(kBlockPackedA) * kPackRows; }
+size_t a_words() { return static_cast<size_t>(tile_pitch(kBlockPackedA)) * (kPackRows / kTileRows); }
 size_t strip_words(bool strip) {
   return strip ? static_cast<size_t>(kStripRows) * kMaxTileCols * kPanelsPackedA : 0;
 }
@@ -69,21 +69,16 @@ const void* element(const void* base, DType type, int64_t index) {
 }
 
 /// One tile that does not go straight to a float C: computed aside, then added or rounded in.
-void store_tile(const float* tile, int64_t ld, int64_t rows, int64_t cols, const Gemm& g, DType c_type,
+void store_tile(const Form& f, const float* tile, int64_t ld, int64_t rows, int64_t cols, const Gemm& g,
                 int64_t i0, int64_t j0, bool accumulate) {
+  if (f.c_type == DType::kBF16) {
+    f.set->round(tile, ld, rows, cols, static_cast<uint16_t*>(g.c) + i0 * g.ldc + j0, g.ldc);
+    return;
+  }
   for (int64_t i = 0; i < rows; ++i) {
     const float* from = tile + i * ld;
-    if (c_type == DType::kF32) {
-      float* to = static_cast<float*>(g.c) + (i0 + i) * g.ldc + j0;
-      if (accumulate) {
-        for (int64_t j = 0; j < cols; ++j) to[j] += from[j];
-      } else {
-        std::memcpy(to, from, cols * sizeof(float));
-      }
-    } else {
-      uint16_t* to = static_cast<uint16_t*>(g.c) + (i0 + i) * g.ldc + j0;
-      for (int64_t j = 0; j < cols; ++j) to[j] = float_to_bf16(from[j]);
-    }
+    float* to = static_cast<float*>(g.c) + (i0 + i) * g.ldc + j0;
+    for (int64_t j = 0; j < cols; ++j) to[j] = accumulate ? to[j] + from[j] : from[j];
   }
 }
 
@@ -92,7 +87,8 @@ void store_tile(const float* tile, int64_t ld, int64_t rows, int64_t cols, const
 void pack_a(const Form& f, const Gemm& g, int64_t i0, int64_t rows, int64_t p0, int64_t k, float* out,
             int64_t& rs, int64_t& cs) {
   if (g.a_cs != 1) {
-    f.set->pack.tiles(element(g.a, f.operands, p0 * g.a_cs + i0), g.a_cs, k, rows, out);
+    f.set->pack.tiles(element(g.a, f.operands, p0 * g.a_cs + i0), g.a_cs, k, rows, out,
+                      tile_pitch(ceil_div(k, f.set->pair)));
     rs = 1;
     cs = kTileRows;
     return;
@@ -124,6 +120,7 @@ void run_task(const Form& f, const Gemm& g, int64_t m0, int64_t m1, int64_t n0, 
     const bool last = p0 + k == g.k;
     const bool add = g.accumulate || p0 > 0;
     int64_t rs = g.a_rs / pair, cs = g.a_cs;
+    const int64_t pitch = g.a_cs == 1 ? kTileRows * words : tile_pitch(words);
     for (int64_t j = n0; j < n1; j += width) {
       const int64_t cols = std::min(width, n1 - j);
       float* panel = scratch.panels + (j - n0) * f.block;
@@ -136,7 +133,7 @@ void run_task(const Form& f, const Gemm& g, int64_t m0, int64_t m1, int64_t n0, 
     }
     for (int64_t i = m0; i < m1; i += kTileRows) {
       const int64_t rows = std::min<int64_t>(kTileRows, m1 - i);
-      const void* a = scratch.a + (i - m0) % kPackRows * words;
+      const void* a = scratch.a + (i - m0) % kPackRows / kTileRows * pitch;
       if (!f.pack_a) {
         a = element(g.a, f.operands, i * g.a_rs + p0);
       } else if ((i - m0) % kPackRows == 0) {
@@ -151,12 +148,17 @@ void run_task(const Form& f, const Gemm& g, int64_t m0, int64_t m1, int64_t n0, 
           float* c = scratch.strip + (i - m0) * (n1 - n0 + kMaxTileCols) + (j - n0);
           const int64_t ld = n1 - n0 + kMaxTileCols;
           kernel(words, a, rs, cs, panel, width, c, ld, p0 > 0);
-          if (last) store_tile(c, ld, rows, cols, g, f.c_type, i, j, false);
+          if (last) store_tile(f, c, ld, rows, cols, g, i, j, false);
         } else if (f.c_type == DType::kF32 && cols == vectors * lanes) {
           kernel(words, a, rs, cs, panel, width, static_cast<float*>(g.c) + i * g.ldc + j, g.ldc, add);
         } else {
+          for (int64_t r = 0; r < rows; ++r) {
+            const auto* to = static_cast<const std::byte*>(element(g.c, f.c_type, (i + r) * g.ldc + j));
+            __builtin_prefetch(to);
+            __builtin_prefetch(to + 64);
+          }
           kernel(words, a, rs, cs, panel, width, edge, kMaxTileCols, false);
-          store_tile(edge, kMaxTileCols, rows, cols, g, f.c_type, i, j, add);
+          store_tile(f, edge, kMaxTileCols, rows, cols, g, i, j, add);
         }
       }
     }

@@ -12,12 +12,11 @@
 #include "hwy/foreach_target.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
+#include "runtime/device/cpu/kernels/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moetrain::cpu {
 namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
-
 // Steps of k between two rounds of prefetching: one cache line of an A row read in place.
 constexpr int64_t kPrefetchStep = 16;
 
@@ -26,11 +25,11 @@ HWY_INLINE void tile_steps(int64_t k, const float* HWY_RESTRICT a, int64_t rs, i
                            const float* HWY_RESTRICT b, int64_t ldb,
                            hn::Vec<hn::ScalableTag<float>> (&acc)[MR][NV]) {
   const hn::ScalableTag<float> d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t width = lanes();
   for (int64_t p = 0; p < k; ++p) {
     hn::Vec<decltype(d)> vb[NV];
 #pragma GCC unroll 4
-    for (int j = 0; j < NV; ++j) vb[j] = hn::LoadU(d, b + p * ldb + j * lanes);
+    for (int j = 0; j < NV; ++j) vb[j] = hn::LoadU(d, b + p * ldb + j * width);
 #pragma GCC unroll 6
     for (int i = 0; i < MR; ++i) {
       const auto va = hn::Set(d, a[i * rs + p * cs]);
@@ -44,7 +43,7 @@ template <int MR, int NV>
 void tile(int64_t k, const void* a_words, int64_t rs, int64_t cs, const void* b_words, int64_t ldb,
           float* HWY_RESTRICT c, int64_t ldc, bool accumulate) {
   const hn::ScalableTag<float> d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t width = lanes();
   const float* a = static_cast<const float*>(a_words);
   const float* b = static_cast<const float*>(b_words);
   hn::Vec<decltype(d)> acc[MR][NV];
@@ -52,7 +51,9 @@ void tile(int64_t k, const void* a_words, int64_t rs, int64_t cs, const void* b_
   for (int i = 0; i < MR; ++i) {
 #pragma GCC unroll 4
     for (int j = 0; j < NV; ++j) {
-      acc[i][j] = accumulate ? hn::LoadU(d, c + i * ldc + j * lanes) : hn::Zero(d);
+      // C is touched at the end: by then it has arrived.
+      hwy::Prefetch(c + i * ldc + j * width);
+      acc[i][j] = hn::Zero(d);
     }
   }
   int64_t p = 0;
@@ -68,7 +69,10 @@ void tile(int64_t k, const void* a_words, int64_t rs, int64_t cs, const void* b_
 #pragma GCC unroll 6
   for (int i = 0; i < MR; ++i) {
 #pragma GCC unroll 4
-    for (int j = 0; j < NV; ++j) hn::StoreU(acc[i][j], d, c + i * ldc + j * lanes);
+    for (int j = 0; j < NV; ++j) {
+      float* to = c + i * ldc + j * width;
+      hn::StoreU(accumulate ? hn::Add(hn::LoadU(d, to), acc[i][j]) : acc[i][j], d, to);
+    }
   }
 }
 
@@ -92,12 +96,52 @@ void pack_rows(const void* src_void, int64_t ld, int64_t k, int64_t n, int64_t p
 /// Rows of a transposed A far ahead: its pitch is too long for the hardware prefetcher.
 constexpr int64_t kPackAhead = 12;
 
+/// Writes one step of a packed A tile. Where `room` columns reach a vector of eight, two words too many are
+/// written: the next step, or the padding behind the tile, takes them.
+HWY_INLINE void put_step(const float* from, int64_t room, float* to) {
+#if HWY_MAX_BYTES >= 32 && HWY_TARGET != HWY_SCALAR
+  if (HWY_LIKELY(room >= 8)) {
+    const hn::FixedTag<float, 8> d;
+    hn::StoreU(hn::LoadU(d, from), d, to);
+    return;
+  }
+#endif
+  std::memcpy(to, from, (room < kTileRows ? room : kTileRows) * sizeof(float));
+}
+HWY_INLINE void put_step(const uint16_t* from, int64_t room, float* to) {
+#if HWY_MAX_BYTES >= 32 && HWY_TARGET != HWY_SCALAR
+  if (HWY_LIKELY(room >= 8)) {
+    const hn::FixedTag<uint16_t, 8> d16;
+    const hn::FixedTag<uint32_t, 8> d32;
+    hn::StoreU(hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, from))), d32,
+               reinterpret_cast<uint32_t*>(to));
+    return;
+  }
+#endif
+  const int64_t n = room < kTileRows ? room : kTileRows;
+  for (int64_t j = 0; j < n; ++j) to[j] = to_word(from[j]);
+}
+/// Pairs of two rows; `high` may be null.
+HWY_INLINE void put_pairs(const uint16_t* low, const uint16_t* high, int64_t room, uint32_t* to) {
+#if HWY_TARGET != HWY_SCALAR
+  if (HWY_LIKELY(room >= 8 && high)) {
+    const hn::FixedTag<uint16_t, 8> d;
+    const auto a = hn::LoadU(d, low), b = hn::LoadU(d, high);
+    hn::StoreU(hn::InterleaveLower(d, a, b), d, reinterpret_cast<uint16_t*>(to));
+    hn::StoreU(hn::InterleaveUpper(d, a, b), d, reinterpret_cast<uint16_t*>(to + 4));
+    return;
+  }
+#endif
+  const int64_t n = room < kTileRows ? room : kTileRows;
+  for (int64_t j = 0; j < n; ++j) to[j] = low[j] | (high ? static_cast<uint32_t>(high[j]) << 16 : 0u);
+}
+
 /// Copies `n` columns of rows p into tiles of kTileRows columns each.
 template <class T>
-void pack_tiles(const void* src_void, int64_t ld, int64_t k, int64_t n, void* out_void) {
+void pack_tiles(const void* src_void, int64_t ld, int64_t k, int64_t n, void* out_void,
+                int64_t pitch) {
   const T* src = static_cast<const T*>(src_void);
   float* out = static_cast<float*>(out_void);
-  const int64_t whole = n / kTileRows, rest = n % kTileRows;
   for (int64_t p = 0; p < k; ++p) {
     const T* from = src + p * ld;
     float* to = out + p * kTileRows;
@@ -107,20 +151,14 @@ void pack_tiles(const void* src_void, int64_t ld, int64_t k, int64_t n, void* ou
         hwy::Prefetch(ahead + byte);
       }
     }
-    for (int64_t t = 0; t < whole; ++t, from += kTileRows, to += k * kTileRows) {
-      T row[kTileRows];
-      std::memcpy(row, from, sizeof(row));
-#pragma GCC unroll 6
-      for (int j = 0; j < kTileRows; ++j) to[j] = to_word(row[j]);
-    }
-    for (int64_t j = 0; j < rest; ++j) to[j] = to_word(from[j]);
+    for (int64_t j = 0; j < n; j += kTileRows, to += pitch) put_step(from + j, n - j, to);
   }
 }
 
-void pack_tiles_pairs(const void* src_void, int64_t ld, int64_t k, int64_t n, void* out_void) {
+void pack_tiles_pairs(const void* src_void, int64_t ld, int64_t k, int64_t n, void* out_void,
+                      int64_t pitch) {
   const uint16_t* src = static_cast<const uint16_t*>(src_void);
   uint32_t* out = static_cast<uint32_t*>(out_void);
-  const int64_t words = (k + 1) / 2;
   for (int64_t p = 0; p < k; p += 2) {
     const uint16_t* low = src + p * ld;
     const uint16_t* high = p + 1 < k ? low + ld : nullptr;
@@ -131,19 +169,9 @@ void pack_tiles_pairs(const void* src_void, int64_t ld, int64_t k, int64_t n, vo
         hwy::Prefetch(ahead + ld * 2 + byte);
       }
     }
-    for (int64_t j = 0; j < n; j += kTileRows) {
-      uint32_t* to = out + (j * words + p / 2 * kTileRows);
-      uint16_t a[kTileRows] = {}, b[kTileRows] = {};
-      const int64_t cols = n - j < kTileRows ? n - j : kTileRows;
-      if (cols == kTileRows) {
-        std::memcpy(a, low + j, sizeof(a));
-        if (high) std::memcpy(b, high + j, sizeof(b));
-      } else {
-        std::memcpy(a, low + j, cols * 2);
-        if (high) std::memcpy(b, high + j, cols * 2);
-      }
-#pragma GCC unroll 6
-      for (int i = 0; i < kTileRows; ++i) to[i] = a[i] | static_cast<uint32_t>(b[i]) << 16;
+    uint32_t* to = out + p / 2 * kTileRows;
+    for (int64_t j = 0; j < n; j += kTileRows, to += pitch) {
+      put_pairs(low + j, high ? high + j : nullptr, n - j, to);
     }
   }
 }
@@ -249,6 +277,14 @@ void pack_transposed_pairs(const void* src_void, int64_t ld, int64_t k, int64_t 
   zero_columns(out, ldo, (k + 1) / 2, n, pad);
 }
 
+void round_tile(const float* tile, int64_t ld, int64_t rows, int64_t cols, uint16_t* out, int64_t ldo) {
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < cols; j += lanes()) {
+      store(load(tile + i * ld + j, cols - j), out + i * ldo + j, cols - j);
+    }
+  }
+}
+
 template <int MR, int... NV>
 void fill_row(MicroKernel* row, std::integer_sequence<int, NV...>) {
   ((row[NV] = &tile<MR, NV + 1>), ...);
@@ -275,6 +311,7 @@ MicroSet make_set(bool convert) {
   set.pack = convert ? PackFns{&pack_rows<uint16_t>, &pack_transposed_bf16,
                                 &pack_tiles<uint16_t>}
                      : PackFns{&pack_rows<float>, &pack_transposed_f32, &pack_tiles<float>};
+  set.round = &round_tile;
   return set;
 }
 
@@ -296,6 +333,7 @@ const MicroSet& bf16_dot_set() {
     s.pair = 2;
     get_bf16_dot_kernels(s.kernel);
     s.pack = {&pack_rows_pairs, &pack_transposed_pairs, &pack_tiles_pairs};
+    s.round = &round_tile;
     return s;
   }();
   return set;

@@ -17,7 +17,7 @@ constexpr int kMaxTileCols = 64;
 /// C[MR, NV * lanes] (+)= A[MR, k] B[k, NV * lanes] over `k` words. A word is one float, or (in the
 /// bf16 dot set) two bf16 that meet in one product pair. A(i, p) = a[i * rs + p * cs]: strides in words,
 /// A is read in place. B is packed: row p at b + p * ldb. C is float, row i at c + i * ldc. The sum
-/// runs over ascending p in one chain per element.
+/// runs over ascending p in one chain per element, and is then added to C or stored.
 using MicroKernel = void (*)(int64_t k, const void* a, int64_t rs, int64_t cs, const void* b,
                              int64_t ldb, float* c, int64_t ldc, bool accumulate);
 
@@ -29,10 +29,14 @@ struct PackFns {
   /// out[p][j] = src[j * ld + p]: p < k, j < n, columns [n, pad) zero.
   void (*transposed)(const void* src, int64_t ld, int64_t k, int64_t n, int64_t pad, void* out,
                      int64_t ldo);
-  /// A transposed operand as A: tile t of kTileRows columns, out[t][p][i] = src[p * ld + t * 6 + i],
-  /// each tile with the words of all k; columns behind n of the last tile are undefined.
-  void (*tiles)(const void* src, int64_t ld, int64_t k, int64_t n, void* out);
+  /// A transposed operand as A: tile t of kTileRows columns, out[t * pitch + p * 6 + i] =
+  /// src[p * ld + t * 6 + i]; columns behind n of the last tile are undefined.
+  void (*tiles)(const void* src, int64_t ld, int64_t k, int64_t n, void* out, int64_t pitch);
 };
+
+/// Words from one packed A tile of `words` steps to the next: a cache line more than needed, so that the
+/// tiles do not all fall into one set of the first-level cache.
+constexpr int64_t tile_pitch(int64_t words) { return (words * kTileRows + 15) / 16 * 16 + 16; }
 
 /// The micro-kernels of one instruction set for one operand dtype.
 struct MicroSet {
@@ -42,6 +46,9 @@ struct MicroSet {
   bool convert = false;     ///< operands are bf16 and packing turns them into floats
   MicroKernel kernel[kTileRows][kMaxTileVectors] = {};
   PackFns pack;
+  /// Rounds a float tile to bf16: out[i * ldo + j] = tile[i * ld + j].
+  void (*round)(const float* tile, int64_t ld, int64_t rows, int64_t cols, uint16_t* out, int64_t ldo) =
+      nullptr;
 
   int tile_cols() const { return lanes * vectors; }
 };

@@ -38,7 +38,9 @@ void tile(int64_t k, const void* a_words, int64_t rs, int64_t cs, const void* b_
   for (int i = 0; i < MR; ++i) {
 #pragma GCC unroll 4
     for (int j = 0; j < NV; ++j) {
-      acc[i][j] = accumulate ? _mm512_loadu_ps(c + i * ldc + j * 16) : _mm512_setzero_ps();
+      // C is touched at the end: by then it has arrived.
+      __builtin_prefetch(c + i * ldc + j * 16);
+      acc[i][j] = _mm512_setzero_ps();
     }
   }
   int64_t p = 0;
@@ -53,7 +55,10 @@ void tile(int64_t k, const void* a_words, int64_t rs, int64_t cs, const void* b_
 #pragma GCC unroll 6
   for (int i = 0; i < MR; ++i) {
 #pragma GCC unroll 4
-    for (int j = 0; j < NV; ++j) _mm512_storeu_ps(c + i * ldc + j * 16, acc[i][j]);
+    for (int j = 0; j < NV; ++j) {
+      float* to = c + i * ldc + j * 16;
+      _mm512_storeu_ps(to, accumulate ? _mm512_add_ps(_mm512_loadu_ps(to), acc[i][j]) : acc[i][j]);
+    }
   }
 }
 

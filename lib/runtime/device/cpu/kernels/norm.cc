@@ -15,12 +15,12 @@ HWY_BEFORE_NAMESPACE();
 namespace moetrain::cpu {
 namespace HWY_NAMESPACE {
 
-template <class T>
-void norm_loop(const T* x, const float* gain, T* y, float* rstd, int64_t d, double eps, int64_t begin,
+template <class X, class Y>
+void norm_loop(const X* x, const float* gain, Y* y, float* rstd, int64_t d, double eps, int64_t begin,
                int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
-    const T* from = x + row * d;
-    T* to = y + row * d;
+    const X* from = x + row * d;
+    Y* to = y + row * d;
     VF sum = set1(0.0f);
     for (int64_t i = 0; i < d; i += lanes()) {
       const VF v = load(from + i, d - i);
@@ -41,21 +41,24 @@ void norm_rows(std::span<const Tensor> in, std::span<Tensor> out, double eps, in
   const float* gain = in[1].as<const float>();
   float* rstd = out[1].as<float>();
   const int64_t d = in[0].cols();
-  if (in[0].dtype == DType::kF32) {
-    norm_loop(in[0].as<const float>(), gain, out[0].as<float>(), rstd, d, eps, begin, end);
-  } else {
+  if (in[0].dtype == DType::kBF16) {
     norm_loop(in[0].as<const uint16_t>(), gain, out[0].as<uint16_t>(), rstd, d, eps, begin, end);
+  } else if (out[0].dtype == DType::kBF16) {
+    norm_loop(in[0].as<const float>(), gain, out[0].as<uint16_t>(), rstd, d, eps, begin, end);
+  } else {
+    norm_loop(in[0].as<const float>(), gain, out[0].as<float>(), rstd, d, eps, begin, end);
   }
 }
 
 /// dx = rstd (g dy - xhat mean(g dy xhat)), xhat = x rstd; dgain += dy xhat over the rows.
-template <class T>
-void norm_grad_loop(const T* dy, const T* x, const float* gain, const float* rstd, T* dx, float* dgain,
+template <class D, class X>
+void norm_grad_loop(const D* dy, const X* x, const float* gain, const float* rstd, X* dx, float* dgain,
                     int64_t d, int64_t begin, int64_t end) {
   std::memset(dgain, 0, d * sizeof(float));
   for (int64_t row = begin; row < end; ++row) {
-    const T *dy_row = dy + row * d, *x_row = x + row * d;
-    T* dx_row = dx + row * d;
+    const D* dy_row = dy + row * d;
+    const X* x_row = x + row * d;
+    X* dx_row = dx + row * d;
     const VF r = set1(rstd[row]);
     VF dot = set1(0.0f);
     for (int64_t i = 0; i < d; i += lanes()) {
@@ -73,16 +76,22 @@ void norm_grad_loop(const T* dy, const T* x, const float* gain, const float* rst
   }
 }
 
+template <class D, class X>
+void norm_grad_typed(std::span<const Tensor> in, std::span<Tensor> out, float* dgain, int64_t begin,
+                     int64_t end) {
+  norm_grad_loop(in[0].as<const D>(), in[1].as<const X>(), in[2].as<const float>(),
+                 in[3].as<const float>(), out[0].as<X>(), dgain, in[1].cols(), begin, end);
+}
+
 void norm_grad_rows(std::span<const Tensor> in, std::span<Tensor> out, float* dgain, int64_t begin,
                     int64_t end) {
-  const float *gain = in[2].as<const float>(), *rstd = in[3].as<const float>();
-  const int64_t d = in[1].cols();
+  const bool wide_dy = in[0].dtype == DType::kF32;
   if (in[1].dtype == DType::kF32) {
-    norm_grad_loop(in[0].as<const float>(), in[1].as<const float>(), gain, rstd, out[0].as<float>(),
-                   dgain, d, begin, end);
+    if (wide_dy) norm_grad_typed<float, float>(in, out, dgain, begin, end);
+    else norm_grad_typed<uint16_t, float>(in, out, dgain, begin, end);
   } else {
-    norm_grad_loop(in[0].as<const uint16_t>(), in[1].as<const uint16_t>(), gain, rstd,
-                   out[0].as<uint16_t>(), dgain, d, begin, end);
+    if (wide_dy) norm_grad_typed<float, uint16_t>(in, out, dgain, begin, end);
+    else norm_grad_typed<uint16_t, uint16_t>(in, out, dgain, begin, end);
   }
 }
 
@@ -117,11 +126,12 @@ constexpr int64_t kGradRows = 64;
 int64_t rows_of(const Shape& shape) { return shape.back() == 0 ? 0 : numel(shape) / shape.back(); }
 
 bool accepts_norm(const Attrs&, Types in, Types out) {
-  return is_f32_or_bf16(in[0]) && in[1].dtype == DType::kF32 && out[0].dtype == in[0].dtype;
+  return is_f32_or_bf16(in[0]) && in[1].dtype == DType::kF32 && is_f32_or_bf16(out[0]) &&
+         (out[0].dtype == in[0].dtype || in[0].dtype == DType::kF32);
 }
 
 bool accepts_grad(const Attrs&, Types in, Types out) {
-  return is_f32_or_bf16(in[1]) && in[0].dtype == in[1].dtype && in[2].dtype == DType::kF32 &&
+  return is_f32_or_bf16(in[0]) && is_f32_or_bf16(in[1]) && in[2].dtype == DType::kF32 &&
          out[0].dtype == in[1].dtype;
 }
 

@@ -90,6 +90,25 @@ HWY_INLINE VF exp(VF x) {
   return hn::IfThenZeroElse(small, hn::Mul(p, hn::BitCast(d, power)));
 }
 
+constexpr float kLog2E = 1.44269504088896341f;
+
+/// 2^t for t <= 1 or so, to about 3e-7; 2^-126 below -126. The cheap one, for softmax.
+HWY_INLINE VF exp2_below(VF t) {
+  const DF d;
+  const hn::RebindToSigned<DF> di;
+  const VF y = hn::Max(t, set1(-126.0f));
+  const VF n = hn::Round(y);
+  const VF f = hn::Sub(y, n);
+  VF p = set1(1.3382847234e-3f);
+  p = hn::MulAdd(p, f, set1(9.6663685154e-3f));
+  p = hn::MulAdd(p, f, set1(5.5503761862e-2f));
+  p = hn::MulAdd(p, f, set1(2.4022349038e-1f));
+  p = hn::MulAdd(p, f, set1(6.9314718358e-1f));
+  p = hn::MulAdd(p, f, set1(1.0f));
+  const auto power = hn::ShiftLeft<23>(hn::ConvertTo(di, n));
+  return hn::BitCast(d, hn::Add(hn::BitCast(di, p), power));
+}
+
 /// 1 / (1 + e^-x).
 HWY_INLINE VF sigmoid(VF x) {
   const VF one = set1(1.0f);

@@ -33,7 +33,7 @@ struct Buffers {
   int64_t packed_words;
 
   static int64_t per_worker(int64_t width) {
-    return std::max(kBlockRows * kMaxTiles * kTileRows, kTileRows * width) + 16;
+    return std::max(tile_pitch(kBlockRows) * kMaxTiles, kTileRows * width) + 16;
   }
   template <class Take>
   void layout(Take take, int64_t vocab, int64_t width, bool gradient, int threads) {
@@ -193,12 +193,13 @@ void token_rows(const Chunk& c, int64_t d0, int64_t n, float* packed) {
   for (int64_t block = 0; block < c.blocks; ++block) {
     const int64_t rows = c.rows_of(block), words = ceil_div(rows, c.set.pair);
     c.set.pack.tiles(c.element(c.pass.w, block * kBlockRows * c.pass.width + d0), c.pass.width, rows, n,
-                     packed);
+                     packed, tile_pitch(words));
     for (int64_t panel = 0; panel < c.panels; ++panel) {
       const float* b = c.set.pair == 2 ? c.pairs(block, panel) : c.logits(block, panel);
       for (int64_t i = 0; i < n; i += kTileRows) {
         const int64_t m = std::min<int64_t>(kTileRows, n - i);
-        c.set.kernel[m - 1][c.set.vectors - 1](words, packed + i * words, 1, kTileRows, b, c.cols,
+        const float* a = packed + i / kTileRows * tile_pitch(words);
+        c.set.kernel[m - 1][c.set.vectors - 1](words, a, 1, kTileRows, b, c.cols,
                                                c.w.dx_t + (panel * c.pass.width + d0 + i) * c.cols,
                                                c.cols, block > 0);
       }

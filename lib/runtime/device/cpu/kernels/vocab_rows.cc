@@ -13,12 +13,13 @@ namespace moetrain::cpu {
 namespace HWY_NAMESPACE {
 
 void exponentials(float* block, int64_t rows, int64_t cols, float* maximum, float* sum) {
+  const VF log2e = set1(kLog2E);
   for (int64_t c = 0; c < cols; c += lanes()) {
     VF top = load(block + c);
     for (int64_t r = 1; r < rows; ++r) top = hn::Max(top, load(block + r * cols + c));
     VF total = set1(0.0f);
     for (int64_t r = 0; r < rows; ++r) {
-      const VF e = exp(hn::Sub(load(block + r * cols + c), top));
+      const VF e = exp2_below(hn::Mul(log2e, hn::Sub(load(block + r * cols + c), top)));
       total = hn::Add(total, e);
       store(e, block + r * cols + c);
     }
