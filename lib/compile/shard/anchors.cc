@@ -59,7 +59,7 @@ class Binder {
       }
     }
     if (!matched) {
-      anchors_.notes.push_back(cat("row '", row.pattern, "' (", row.origin, ") matches nothing"));
+      if (row.locked) anchors_.notes.push_back(cat("row '", row.pattern, "' (", row.origin, ") matches nothing"));
     } else if (!useful && row.kind == Kind::kFactors && row.locked) {
       refuse(row, cat("none of the ops that '", row.pattern, "' matches has ",
                       row.factors.size() == 1 ? "factor " : "any of the factors ",
@@ -118,8 +118,10 @@ class Binder {
   }
   void claim(NodeAnchor& anchor, const LayoutRow& row) {
     if (anchor.origin.empty()) anchor.origin = row.origin;
+    anchor.locked |= row.locked;
   }
   void lost(const LayoutRow& row, int n, const std::string& what) {
+    if (!row.locked) return;  // strategies override each other by design
     anchors_.notes.push_back(cat("row '", row.pattern, "' (", row.origin, ") has no effect on ",
                                  what, " of '", problem_.graph().nodes[n].name,
                                  "': decided by ", anchors_.nodes[n].origin));

@@ -18,6 +18,7 @@ struct NodeAnchor {
   std::optional<Layout> out;                   ///< layout its readers see
   std::optional<Layout> leaf;                  ///< layout of a state or input
   std::string origin;                          ///< of the first row that binds it
+  bool locked = false;                         ///< some user row binds it
   int number = 0;                              ///< equal anchors have equal numbers; 0 = none
 };
 
@@ -28,7 +29,7 @@ struct Anchors {
 
 /// Binds rows to nodes. User rows (locked) go first, then rows with longer patterns, then by text, so
 /// that the order of rows does not matter; a later row that contradicts an earlier one on the same
-/// node loses there, with a note. Throws UserError for rows that no layout can satisfy, all of them
+/// node loses there; a user row that loses or matches nothing leaves a note. Throws UserError for rows that no layout can satisfy, all of them
 /// at once.
 Anchors bind_rows(Problem& problem, const std::vector<LayoutRow>& rows);
 

@@ -16,6 +16,15 @@ bool used(const FactorAxes& factors, Axis a) {
   return std::find(factors.partial.begin(), factors.partial.end(), a) != factors.partial.end();
 }
 
+/// Is `a` kept from `letter` by another factor or a pending sum?
+bool taken_from(const Rule& rule, const FactorAxes& factors, char letter, Axis a) {
+  for (const auto& [other, axes] : factors.axes) {
+    if (other != letter && rule.may_share(letter, other)) continue;
+    if (std::find(axes.begin(), axes.end(), a) != axes.end()) return true;
+  }
+  return std::find(factors.partial.begin(), factors.partial.end(), a) != factors.partial.end();
+}
+
 /// Pending sums that all known operands of linear group `g` share.
 std::vector<Axis> shared_partial(Problem& problem, const Rule& rule, size_t g,
                                  const std::vector<Known>& known) {
@@ -83,7 +92,7 @@ void project(const Problem& problem, int node, bool operand, int index, const La
       if (c.rule.is_whole(letter) || factors.axes.contains(letter)) break;
       std::vector<Axis> taken;
       int64_t parts = 1;
-      while (next < axes.size() && !used(factors, axes[next])) {
+      while (next < axes.size() && !taken_from(c.rule, factors, letter, axes[next])) {
         const int64_t more = parts * mesh.atoms[axes[next]].size;
         if (!(ragged && d == 1) && size % more != 0) break;
         parts = more;
@@ -112,8 +121,9 @@ std::vector<const Decision*> candidates(Problem& problem, int node, const std::v
     FactorAxes first = base;
     for (const auto& [letter, axes] : options.first->axes) {
       if (c.rule.factors.find(letter) == std::string::npos || first.axes.contains(letter)) continue;
+      const char l = letter;
       const bool clash = std::any_of(axes.begin(), axes.end(), [&](Axis a) {
-        return used(base, a);
+        return taken_from(c.rule, base, l, a);
       });
       if (!clash) first.axes[letter] = axes;
     }

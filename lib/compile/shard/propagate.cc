@@ -9,7 +9,7 @@
 namespace moetrain {
 namespace {
 
-/// Two anchored neighbours that disagree are legal; the price is worth telling.
+/// A user's anchor that disagrees with an anchored neighbour is legal; the price is worth telling.
 void note_conflicts(Problem& problem, const Anchors& anchors, const Search& search,
                     std::vector<std::string>& notes) {
   const Graph& graph = problem.graph();
@@ -18,6 +18,7 @@ void note_conflicts(Problem& problem, const Anchors& anchors, const Search& sear
     for (size_t k = 0; k < graph.nodes[n].inputs.size(); ++k) {
       const Value v = graph.nodes[n].inputs[k];
       if (!anchored(n) || !anchored(v.node)) continue;
+      if (!anchors.nodes[n].locked && !anchors.nodes[v.node].locked) continue;
       const int type = problem.op_class(n).operand_types[k];
       const int from = search.chosen(v.node)->results[v.output];
       const int to = search.chosen(n)->operands[k];

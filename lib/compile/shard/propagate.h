@@ -42,7 +42,7 @@ struct NodeSharding {
 struct ShardingResult {
   std::vector<NodeSharding> nodes;   ///< indexed like Graph::nodes
   double reshard_seconds = 0;        ///< predicted, summed over edges
-  std::vector<std::string> notes;    ///< conflicts between anchors, rows that matched nothing
+  std::vector<std::string> notes;    ///< about user rows: conflicts priced, rows without effect
 };
 
 struct PropagateOptions {

@@ -198,18 +198,16 @@ bool is_ragged_rows(const Rule& rule, char factor) {
   return in(rule.operands, rule.ragged_operands) || in(rule.results, rule.ragged_results);
 }
 
-/// May one axis be on both factors? Only on the experts and the tokens of dispatch and combine.
-bool may_share(const Rule& rule, char x, char y) {
-  auto is_token = [](char f) { return f == 'b' || f == 's'; };
-  return rule.moves_tokens() &&
-         ((rule.is_local(x) && is_token(y)) || (is_token(x) && rule.is_local(y)));
-}
-
 }  // namespace
 
 bool Rule::moves_tokens() const {
   if (local.empty() || !(any_ragged(ragged_operands) || any_ragged(ragged_results))) return false;
   return factors.find('b') != std::string::npos || factors.find('s') != std::string::npos;
+}
+
+bool Rule::may_share(char x, char y) const {
+  auto is_token = [](char f) { return f == 'b' || f == 's'; };
+  return moves_tokens() && ((is_local(x) && is_token(y)) || (is_token(x) && is_local(y)));
 }
 
 int Rule::linear_group_of(int i) const {
@@ -393,7 +391,7 @@ std::string assignment_fault(const Mesh& mesh, const Rule& rule, const std::vect
     for (Axis a : axes) {
       if (mesh.atoms[a].size == 1) continue;
       for (char other : users[a]) {
-        if (!may_share(rule, factor, other)) {
+        if (!rule.may_share(factor, other)) {
           return cat("axis '", mesh.atoms[a].name, "' is on factor '", other, "' and on '", factor,
                      "'");
         }

@@ -46,6 +46,8 @@ struct Rule {
   bool is_local(char factor) const { return local.find(factor) != std::string::npos; }
   /// Does the op move tokens to or from ragged rows (dispatch, combine and their gradients)?
   bool moves_tokens() const;
+  /// May one axis be on both factors? Only on the experts and the tokens of dispatch and combine.
+  bool may_share(char x, char y) const;
   /// The group that has operand `i`, or -1.
   int linear_group_of(int i) const;
 };
