@@ -1,5 +1,7 @@
-// The fork-join pool: a round counter wakes the workers, a shared counter hands out tasks.
+// The fork-join pool: a round counter wakes the workers, one packed counter hands out tasks.
 #include "runtime/device/cpu/threads.h"
+
+#include "base/error.h"
 
 namespace moetrain {
 namespace {
@@ -26,7 +28,7 @@ ThreadPool::ThreadPool(int threads) : size_(threads < 1 ? 1 : threads) {
 
 ThreadPool::~ThreadPool() {
   if (threads_.empty()) return;
-  stop_ = true;
+  stop_.store(true);
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();
   for (std::thread& thread : threads_) thread.join();
@@ -34,35 +36,36 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::work(int worker) {
   for (;;) {
-    const int64_t task = next_.fetch_add(1, std::memory_order_relaxed);
-    if (task >= tasks_) return;
+    const uint64_t claim = claims_.fetch_add(1, std::memory_order_acq_rel);
+    const uint32_t tasks = static_cast<uint32_t>(claim >> 32), task = static_cast<uint32_t>(claim);
+    if (task >= tasks) return;
     try {
       call_(context_, task, worker);
     } catch (...) {
       if (!failed_.exchange(true)) failure_ = std::current_exception();
-      next_.store(tasks_, std::memory_order_relaxed);
     }
+    if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == tasks) done_.notify_one();
   }
 }
 
 void ThreadPool::run_shared(int64_t tasks, Call call, void* context) {
+  MT_CHECK(tasks < int64_t{1} << 31, tasks, " tasks in one loop");
   call_ = call;
   context_ = context;
-  tasks_ = tasks;
   failure_ = nullptr;
   failed_.store(false, std::memory_order_relaxed);
-  next_.store(0, std::memory_order_relaxed);
-  busy_.store(size_ - 1, std::memory_order_relaxed);
+  done_.store(0, std::memory_order_relaxed);
+  claims_.store(static_cast<uint64_t>(tasks) << 32, std::memory_order_release);
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();
   work(0);
   for (int spin = 0;; ++spin) {
-    const int32_t busy = busy_.load(std::memory_order_acquire);
-    if (busy == 0) break;
+    const uint32_t done = done_.load(std::memory_order_acquire);
+    if (done == static_cast<uint32_t>(tasks)) break;
     if (spin < kSpins) {
       pause();
     } else {
-      busy_.wait(busy, std::memory_order_acquire);
+      done_.wait(done, std::memory_order_acquire);
     }
   }
   if (failure_) std::rethrow_exception(failure_);
@@ -70,18 +73,18 @@ void ThreadPool::run_shared(int64_t tasks, Call call, void* context) {
 
 void ThreadPool::loop(int worker) {
   uint32_t seen = 0;
-  for (;;) {
-    for (int spin = 0; round_.load(std::memory_order_acquire) == seen; ++spin) {
+  while (!stop_.load()) {
+    uint32_t round = round_.load(std::memory_order_acquire);
+    for (int spin = 0; round == seen; ++spin) {
       if (spin < kSpins) {
         pause();
       } else {
         round_.wait(seen, std::memory_order_acquire);
       }
+      round = round_.load(std::memory_order_acquire);
     }
-    ++seen;
-    if (stop_) return;
+    seen = round;
     work(worker);
-    if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_.notify_one();
   }
 }
 

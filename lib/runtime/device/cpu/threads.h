@@ -4,8 +4,8 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
-#include <memory>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 namespace moetrain {
@@ -24,8 +24,8 @@ class ThreadPool {
   int size() const { return size_; }
 
   /// Calls body(task, worker) once for every task in [0, tasks), worker in [0, size()), and returns
-  /// when all are done. Tasks are claimed in ascending order, so heavy ones should come first. One
-  /// caller at a time; not from inside a body. The first exception of a body is rethrown here.
+  /// when all are done. Tasks (fewer than 2^31) are claimed in ascending order, so heavy ones should come
+  /// first. One caller at a time; not from inside a body. The first exception of a body is rethrown here.
   template <class Body>
   void run(int64_t tasks, Body&& body) {
     if (tasks <= 0) return;
@@ -58,17 +58,18 @@ class ThreadPool {
   const int size_;
   std::vector<std::thread> threads_;
 
-  // The loop in flight: written by the caller before `round_` is raised.
+  // The loop in flight: written by the caller before `claims_`, read only by who has claimed a task.
   Call call_ = nullptr;
   void* context_ = nullptr;
-  int64_t tasks_ = 0;
   std::exception_ptr failure_;
   std::atomic<bool> failed_{false};
-  bool stop_ = false;
+  std::atomic<bool> stop_{false};
 
+  /// Number of tasks (high half) and the next one to claim (low half): a claim is valid by itself, so the
+  /// caller waits for the tasks that are claimed and never for a worker that has yet to wake up.
+  alignas(64) std::atomic<uint64_t> claims_{0};
+  alignas(64) std::atomic<uint32_t> done_{0};
   alignas(64) std::atomic<uint32_t> round_{0};
-  alignas(64) std::atomic<int64_t> next_{0};
-  alignas(64) std::atomic<int32_t> busy_{0};
 };
 
 }  // namespace moetrain
