@@ -128,7 +128,9 @@ uint64_t agreement_hash(const Plan& plan) {
     for (const Instruction& in : s.instructions) {
       if (const auto* l = std::get_if<Launch>(&in.what)) hash = hash_bytes(l->op->name, hash);
       if (const auto* c = std::get_if<Collective>(&in.what)) {
-        hash = hash_bytes(cat(c->op->name, plan.slots[c->in[0]].bytes,
+        // What an exchange packs differs between ranks; everything else moves equal blocks.
+        const bool equal_blocks = !c->attrs.has("send_bytes");
+        hash = hash_bytes(cat(c->op->name, equal_blocks ? plan.slots[c->in[0]].bytes : 0,
                               plan.groups[c->group].ranks.size()), hash);
       }
       hash = hash_bytes(in.name, hash);

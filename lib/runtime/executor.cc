@@ -52,8 +52,12 @@ Executor::Executor(const Plan& plan, Device& device, Fabric& fabric, double ragg
       base_[i] = arena_ + s.offset;
     }
   }
+  // Tiny models get what they can need at worst: balance means little with a handful of rows.
+  constexpr int64_t kSmall = int64_t{4} << 20;
   row_arena_ = std::make_unique<RowArena>(
-      device_, static_cast<int64_t>(static_cast<double>(plan.ragged_bytes) * ragged_headroom));
+      device_, std::max(static_cast<int64_t>(static_cast<double>(plan.ragged_bytes) *
+                                             ragged_headroom),
+                        std::min(plan.ragged_bytes_worst, kSmall)));
   for (const RankGroup& group : plan.groups) {
     groups_.push_back(fabric_.make_group(group.ranks, group.name));
   }
