@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "compile/fuse/accumulate.h"
+#include "compile/late_sums.h"
 #include "compile/lower.h"
 
 namespace moetrain {
@@ -60,6 +61,9 @@ Compiled compile(const Graph& graph, const CompileRequest& request) {
                ? single_rank(graph)
                : propagate(graph, request.mesh, request.links, request.rows);
   });
+  pass.nodes(graph.nodes.size());
+
+  pass("late sums", [&] { return finish_scalar_sums_late(graph, out.sharding); });
   pass.nodes(graph.nodes.size());
 
   out.local = pass("partition", [&] {
