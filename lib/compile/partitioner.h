@@ -21,6 +21,13 @@ struct DispatchBundle {
   int64_t members = 1, local_experts = 0, send_capacity = 0, recv_capacity = 0;
 };
 
+/// One rank's part of a direct exchange: boxes relative to its source and target slice.
+struct DirectMessages {
+  std::vector<Axis> axes;
+  std::vector<int64_t> send_boxes, send_bytes, recv_boxes, recv_bytes;
+  Shape shape;  ///< of the target slice
+};
+
 class Partitioner {
  public:
   Partitioner(const Graph& graph, const ShardingResult& sharding, const Mesh& mesh,
@@ -55,6 +62,7 @@ class Partitioner {
                   const std::string& name);
   Value emit_direct(Value x, const ReshardStep& step, const Type& global, int like,
                     const std::string& name);
+  const DirectMessages& direct_messages(const ReshardStep& step, const Type& global);
   bool leading_ones(Value x, int dim) const;
   Attrs over(const std::vector<Axis>& axes) const;
 
@@ -81,6 +89,7 @@ class Partitioner {
   std::map<Value, DispatchBundle> bundles_;     ///< by global plan value
   std::map<Value, Value> returned_;             ///< combine's rows back in plan order, by global rows
   std::map<std::tuple<Shape, DType, Layout, Layout>, ReshardPlan> plans_;
+  std::map<std::tuple<Shape, DType, Layout, Layout>, DirectMessages> direct_;
 };
 
 }  // namespace moetrain

@@ -111,28 +111,31 @@ void append_relative(std::vector<int64_t>& boxes, const Box& box, const Box& fra
 
 }  // namespace
 
-Value Partitioner::emit_direct(Value x, const ReshardStep& step, const Type& global, int like,
-                               const std::string& name) {
+const DirectMessages& Partitioner::direct_messages(const ReshardStep& step, const Type& global) {
+  const auto key = std::make_tuple(global.shape, global.dtype, step.before, step.after);
+  if (auto known = direct_.find(key); known != direct_.end()) return known->second;
+
   std::set<Axis> used;
   for (const Layout* layout : {&step.before, &step.after}) {
     for (const auto& dim : layout->dims) used.insert(dim.begin(), dim.end());
   }
-  const std::vector<Axis> axes(used.begin(), used.end());
-  const std::vector<int> group = mesh_.group(rank_, axes);
+  DirectMessages out;
+  out.axes.assign(used.begin(), used.end());
+  const std::vector<int> group = mesh_.group(rank_, out.axes);
   const int members = static_cast<int>(group.size());
-  const int64_t size = static_cast<int64_t>(size_of(global.dtype));
-  std::vector<Box> source(members), target(members);
-  for (int m = 0; m < members; ++m) {
-    source[m] = slice_of(mesh_, step.before, global.shape, group[m]);
-    target[m] = slice_of(mesh_, step.after, global.shape, group[m]);
-  }
   const int me = static_cast<int>(std::find(group.begin(), group.end(), rank_) - group.begin());
+  const int64_t size = static_cast<int64_t>(size_of(global.dtype));
   auto node_of = [&](int m) { return group[m] / std::max(1, links_.ranks_per_node); };
 
-  // Who sends each distinct source box to destination `to`: itself, else a holder on its node (taking
-  // turns), else any holder (taking turns). Every rank computes the same answer.
+  // Members that hold the same box, by the box's begin.
   std::map<std::vector<int64_t>, std::vector<int>> holders;
-  for (int m = 0; m < members; ++m) holders[source[m].begin].push_back(m);
+  std::vector<Box> source(members);
+  for (int m = 0; m < members; ++m) {
+    source[m] = slice_of(mesh_, step.before, global.shape, group[m]);
+    holders[source[m].begin].push_back(m);
+  }
+  // Who sends a box to member `to`: itself, else a holder on its node (taking turns), else any holder
+  // (taking turns). Every rank computes the same answer.
   auto sender = [&](const std::vector<int>& candidates, int to) {
     if (std::find(candidates.begin(), candidates.end(), to) != candidates.end()) return to;
     std::vector<int> near;
@@ -142,33 +145,41 @@ Value Partitioner::emit_direct(Value x, const ReshardStep& step, const Type& glo
     const std::vector<int>& pool = near.empty() ? candidates : near;
     return pool[to % pool.size()];
   };
-  std::vector<int64_t> send_boxes, send_bytes(members, 0), recv_boxes, recv_bytes(members, 0);
-  std::vector<std::vector<int64_t>> recv_by(members);
+  out.send_bytes.assign(members, 0);
+  out.recv_bytes.assign(members, 0);
   Box part;
   for (int to = 0; to < members; ++to) {
-    for (const auto& [begin, candidates] : holders) {
-      if (!intersect(target[to], source[candidates[0]], part)) continue;
-      const int from = sender(candidates, to);
-      const int64_t bytes = numel(part.extent) * size;
-      if (from == me) {
-        append_relative(send_boxes, part, source[me]);
-        send_bytes[to] += bytes;
-      }
-      if (to == me) {
-        append_relative(recv_by[from], part, target[me]);
-        recv_bytes[from] += bytes;
-      }
-    }
+    const Box target = slice_of(mesh_, step.after, global.shape, group[to]);
+    if (!intersect(target, source[me], part)) continue;
+    if (sender(holders.at(source[me].begin), to) != me) continue;
+    append_relative(out.send_boxes, part, source[me]);
+    out.send_bytes[to] = numel(part.extent) * size;
   }
-  for (const auto& boxes : recv_by) recv_boxes.insert(recv_boxes.end(), boxes.begin(), boxes.end());
+  const Box target = slice_of(mesh_, step.after, global.shape, rank_);
+  out.shape = target.extent;
+  std::map<int, std::vector<int64_t>> by_sender;
+  for (const auto& [begin, candidates] : holders) {
+    if (!intersect(target, source[candidates[0]], part)) continue;
+    const int from = sender(candidates, me);
+    append_relative(by_sender[from], part, target);
+    out.recv_bytes[from] = numel(part.extent) * size;
+  }
+  for (const auto& [from, boxes] : by_sender) {
+    out.recv_boxes.insert(out.recv_boxes.end(), boxes.begin(), boxes.end());
+  }
+  return direct_.emplace(key, std::move(out)).first->second;
+}
 
-  const Value packed = add(ops::kPackBoxes, {x}, {{"boxes", send_boxes}}, like, name);
-  Attrs attrs = over(axes);
-  attrs.set("send_bytes", send_bytes).set("recv_bytes", recv_bytes);
+Value Partitioner::emit_direct(Value x, const ReshardStep& step, const Type& global, int like,
+                               const std::string& name) {
+  const DirectMessages& m = direct_messages(step, global);
+  const Value packed = add(ops::kPackBoxes, {x}, {{"boxes", m.send_boxes}}, like, name);
+  Attrs attrs = over(m.axes);
+  attrs.set("send_bytes", m.send_bytes).set("recv_bytes", m.recv_bytes);
   const Value moved = add(ops::kExchange, {packed}, attrs, like, name);
   return add(ops::kUnpackBoxes, {moved},
-             {{"boxes", recv_boxes},
-              {"shape", target[me].extent},
+             {{"boxes", m.recv_boxes},
+              {"shape", m.shape},
               {"dtype", static_cast<int64_t>(global.dtype)}},
              like, name);
 }
