@@ -10,12 +10,13 @@ trap 'rm -rf "$scratch"' EXIT
 cd "$scratch" || exit 1
 failures=0
 
-# expect CODE COMMAND...: runs it; its output (both streams) is left in $output
+# expect CODE COMMAND...: runs it; standard output is left in $result, that and all messages in $output
 expect() {
   local code=$1
   shift
-  output=$("$@" 2>&1 < /dev/null)
+  result=$("$@" 2> messages.txt < /dev/null)
   local got=$?
+  output=$(cat messages.txt; echo "$result")
   if [ $got -ne "$code" ]; then
     echo "FAILED: '$*' ended with $got, expected $code; it said:"
     echo "$output" | head -40

@@ -47,7 +47,7 @@ test_config() {
   expect 0 "$moetrain" config show "$tiny"
   says "hidden_size: 32"
   says "tiny.yaml:"
-  echo "$output" > shown.yaml
+  echo "$result" > shown.yaml
   expect 0 "$moetrain" config check shown.yaml
   expect 0 "$moetrain" config schema
   says '"$schema"'
@@ -94,13 +94,13 @@ assert m["total"] == sum(m[k] for k in ("weights", "masters", "moments", "gradie
 assert p["world_size"] == 4 and p["micro_batches"] == 1 and p["collectives"]
 sent = sum(c["bytes"] for c in p["collectives"])
 assert sent == p["bytes_inter_node"] + p["bytes_intra_node"] and sent > 0
-assert 0 < p["mfu"] < 1 and p["step_time_s"] > 0' "$output"
-  local one=$output
+assert 0 < p["mfu"] < 1 and p["step_time_s"] > 0' "$result"
+  local one=$result
   expect 0 "$moetrain" plan --config "$tiny" --world-size 4 --set parallel.expert=2 --json
   check "the plan is the same twice" python3 -c 'import json, sys
 drop = ("passes", "compile_seconds", "process_bytes")
 a, b = ({k: v for k, v in json.loads(t).items() if k not in drop} for t in sys.argv[1:])
-assert a == b' "$one" "$output"
+assert a == b' "$one" "$result"
   expect 0 "$moetrain" plan --config "$tiny" --world-size 4 --set parallel.tensor=2 --rank 3 --tape
   says "segment step"
   expect 0 "$moetrain" plan --config "$tiny" --world-size 4 --set parallel.tensor=2 --explain
@@ -129,7 +129,7 @@ test_plan_671b() {
 p = json.loads(sys.argv[1])
 assert 680e9 < p["parameters"] < 685e9 and 37e9 < p["active_parameters"] < 40e9
 assert p["compile_seconds"] < 60
-assert any(c["op"] == "rows_all_to_all" for c in p["collectives"])' "$output"
+assert any(c["op"] == "rows_all_to_all" for c in p["collectives"])' "$result"
 }
 
 test_train() {
@@ -166,14 +166,14 @@ test_weights() {
   corpus
   expect 0 "$moetrain" train --config "$tiny"
   expect 0 "$moetrain" eval --checkpoint run --json
-  local mine=$output
+  local mine=$result
   check "the same loss as in training" python3 -c 'import json, sys
 last = json.loads(open("run/metrics.jsonl").readlines()[-1])
 assert abs(json.loads(sys.argv[1])["validation_loss"] - last["validation_loss"]) < 1e-5' "$mine"
   expect 0 on_ranks 2 "$moetrain" eval --checkpoint run --json --set parallel.expert=2
   check "the same loss on two ranks" python3 -c 'import json, sys
 a, b = (json.loads(t)["validation_loss"] for t in sys.argv[1:])
-assert abs(a - b) < 1e-5' "$mine" "$output"
+assert abs(a - b) < 1e-5' "$mine" "$result"
   expect 0 "$moetrain" checkpoint export run --to hf hf --dtype fp32
   check "config.json" python3 -c 'import json
 c = json.load(open("hf/config.json"))
@@ -193,7 +193,7 @@ assert names["model.embed_tokens.weight"]["shape"] == [264, 32]'
   expect 0 "$moetrain" eval --checkpoint hf --config "$tiny" --json
   check "the same loss from the export" python3 -c 'import json, sys
 a, b = (json.loads(t)["validation_loss"] for t in sys.argv[1:])
-assert abs(a - b) < 1e-6' "$mine" "$output"
+assert abs(a - b) < 1e-6' "$mine" "$result"
   expect 0 "$moetrain" checkpoint import back --from hf hf --config "$tiny"
   expect 0 "$moetrain" checkpoint export back --to hf again --dtype fp32
   check "bytes survive export, import, export" cmp hf/model-00001-of-00001.safetensors \
@@ -202,9 +202,9 @@ assert abs(a - b) < 1e-6' "$mine" "$output"
   says "hf"
   expect 0 "$moetrain" generate --checkpoint run --prompt "chapter" --max-tokens 12 --seed 3
   says "chapter"
-  local text=$output
+  local text=$result
   expect 0 "$moetrain" generate --checkpoint run --prompt "chapter" --max-tokens 12 --seed 3
-  check "the same seed gives the same text" test "$text" = "$output"
+  check "the same seed gives the same text" test "$text" = "$result"
   expect 2 "$moetrain" generate --checkpoint nowhere --prompt x
   says "nowhere"
   expect 2 on_ranks 2 "$moetrain" generate --checkpoint run --prompt x
