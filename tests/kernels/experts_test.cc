@@ -1,6 +1,7 @@
 // Router, dispatch and combine against the references, with unrouted tokens and idle experts.
 #include "kernels/harness.h"
 #include "ops/experts.h"
+#include "ops/local.h"
 #include "ops/route.h"
 
 namespace moetrain::cpu::testing {
@@ -84,6 +85,21 @@ TEST_P(Experts, DispatchAndCombine) {
           .rows(rows)
           .check({Bound{}, Bound{}});
     }
+  }
+}
+
+TEST_P(Experts, GatherRows) {
+  // Three bins of two, none and three rows from the slots of four tokens with two slots each.
+  const std::vector<int32_t> plan{0, 2, 2, 5, 1, 6, 0, 3, 4, -1, -1, -1};
+  for (DType t : {DType::kF32, DType::kBF16}) {
+    Case(ops::kGatherRows,
+         {{"experts", int64_t{3}}, {"which", int64_t{0}}, {"capacity", int64_t{8}}, {"top_k", int64_t{2}}})
+        .normal(t, {1, 4, 13})
+        .integers({12}, plan)
+        .integers({1}, {5})
+        .rows(5)
+        .copies()
+        .check({Bound{0}});
   }
 }
 

@@ -44,6 +44,27 @@ TEST_P(Vector, RmsNormGradOfManyRows) {
       .check({Bound{1e-5}, Bound{1e-5}});
 }
 
+TEST_P(Vector, RmsNormOfAFloatStreamInBf16) {
+  Case forward(ops::kRmsNorm, {{"eps", 1e-6}, {"dtype", std::string("bf16")}});
+  forward.normal(DType::kF32, {70, 35}).normal(DType::kF32, {35});
+  forward.check({Bound{}, Bound{}});
+  Case(ops::kRmsNormGrad, {})
+      .normal(DType::kBF16, {70, 35})
+      .normal(DType::kF32, {70, 35})
+      .normal(DType::kF32, {35})
+      .result_of(forward, 1, DType::kF32)
+      .check({Bound{1e-5}, Bound{1e-5}});
+}
+
+TEST_P(Vector, SumsOfMixedWidths) {
+  Case(ops::kAdd, {}).normal(DType::kF32, {3, 77}).normal(DType::kBF16, {3, 77}).check({Bound{}});
+  Case(ops::kAddN, {})
+      .normal(DType::kBF16, {501})
+      .normal(DType::kF32, {501})
+      .normal(DType::kBF16, {501})
+      .check({Bound{}});
+}
+
 TEST_P(Vector, Rope) {
   std::vector<int32_t> positions;
   for (int i = 0; i < 2 * 19; ++i) positions.push_back(i < 30 ? i : 100003 * (i - 29));

@@ -196,10 +196,8 @@ void run_combine_grad(const LaunchArgs& args) {
 void run_gather_rows(const LaunchArgs& args) {
   const int64_t experts = args.attrs.integer("experts");
   const int32_t* plan = args.in[1].as<const int32_t>();
-  const int64_t tokens = args.in[0].rows();
-  if (tokens == 0) return;
-  const int64_t top_k = (args.in[1].numel() - experts - 1) / tokens;
-  copy_token_rows(args.in[0], plan + experts + 1, plan[experts], top_k, args.out[0].data, args.pool);
+  copy_token_rows(args.in[0], plan + experts + 1, plan[experts], args.attrs.integer("top_k"),
+                  args.out[0].data, args.pool);
 }
 
 bool accepts_rows(const Attrs&, Types in, Types out) { return in[0].dtype == out[0].dtype; }
