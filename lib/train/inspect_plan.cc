@@ -49,6 +49,7 @@ PlanInspection::PlanInspection(const Config& config, int rank, int64_t world,
   const CompileRequest request =
       compile_request(config, graph_, rank, static_cast<int>(world), links);
   mesh_ = request.mesh;
+  links_ = links;
   const std::chrono::duration<double> build = std::chrono::steady_clock::now() - begin;
   compiled_ = compile(graph_, request);
   compiled_.passes.insert(compiled_.passes.begin(), {"build", build.count(), graph_.nodes.size()});

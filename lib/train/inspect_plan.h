@@ -69,6 +69,8 @@ class PlanInspection {
   std::string json() const;
   /// Every node with its factors, who decided them, and every redistribution with its price.
   std::string explain() const;
+  /// Ops whose layouts differ in `other`.
+  std::string layout_diff(const PlanInspection& other) const;
   /// The predicted step as Chrome trace events.
   std::string trace() const;
 
@@ -84,6 +86,7 @@ class PlanInspection {
   const Machine machine_;
   int64_t world_;
   Mesh mesh_;
+  LinkModel links_;
   Graph graph_;
   Compiled compiled_;
   double compile_seconds_ = 0;

@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "checkpoint/json.h"
+#include "compile/shard/explain.h"
 #include "model/flops.h"
 #include "model/params.h"
 #include "train/inspect_plan.h"
@@ -142,23 +143,12 @@ std::string PlanInspection::trace() const {
 }
 
 std::string PlanInspection::explain() const {
-  const Mesh& mesh = mesh_;
-  std::string out = "\nlayouts: op, results, who decided\n";
-  for (size_t i = 0; i < graph_.nodes.size(); ++i) {
-    const NodeSharding& sharding = compiled_.sharding.nodes[i];
-    std::vector<std::string> layouts;
-    for (const Layout& layout : sharding.layouts.results)
-      layouts.push_back(to_string(mesh, layout));
-    out += cat("  ", graph_.nodes[i].name, "  ", join(layouts, " "), "  (", sharding.origin, ")\n");
-  }
-  out += "\nredistributions: from, to, steps, predicted time\n";
-  for (const ReshardNote& note : compiled_.local.reshards) {
-    out += cat("  ", note.producer, " -> ", note.consumer, "  ", to_string(note.shape), " ",
-               to_string(mesh, note.from), " to ", to_string(mesh, note.to), "  ",
-               to_string(mesh, note.plan), "  ",
-               format("%.3g us, %s\n", note.plan.seconds * 1e6, size(note.plan.bytes).c_str()));
-  }
-  return out;
+  return "\n" + moetrain::explain(graph_, mesh_, links_, compiled_.sharding);
+}
+
+std::string PlanInspection::layout_diff(const PlanInspection& other) const {
+  return explain_diff(graph_, mesh_, compiled_.sharding, other.graph_, other.mesh_,
+                      other.compiled_.sharding);
 }
 
 std::string plan_diff(const PlanInspection& a, const PlanInspection& b) {
@@ -189,6 +179,7 @@ std::string plan_diff(const PlanInspection& a, const PlanInspection& b) {
   line("step time (s)", a.time().step, b.time().step, false);
   line("exposed transfers (s)", a.time().exposed, b.time().exposed, false);
   line("MFU", a.time().mfu, b.time().mfu, false);
+  out += a.layout_diff(b);
   return out.empty() ? "no difference\n" : out;
 }
 

@@ -104,7 +104,7 @@ assert a == b' "$one" "$result"
   expect 0 "$moetrain" plan --config "$tiny" --world-size 4 --set parallel.tensor=2 --rank 3 --tape
   says "segment step"
   expect 0 "$moetrain" plan --config "$tiny" --world-size 4 --set parallel.tensor=2 --explain
-  says "redistributions"
+  says "anchor: strategy tp"
   expect 0 "$moetrain" plan --config "$tiny" --world-size 1 --trace trace.json
   check "the trace is JSON" python3 -c 'import json; assert json.load(open("trace.json"))["traceEvents"]'
   sed 's/sequence_length: 32/sequence_length: 64/' "$tiny" > other.yaml
