@@ -182,21 +182,24 @@ struct Cut {
   int64_t tasks(const Gemm& g) const { return g.m <= 0 || g.n <= 0 ? 0 : groups * ceil_div(g.m, chunk_rows); }
 };
 
-Cut cut_of(const Form& f, const Gemm& first, int64_t count, int64_t rows, int threads) {
+/// `parts`: how many parts of the largest one's size the batch amounts to; `rows`: of the largest.
+Cut cut_of(const Form& f, const Gemm& first, int64_t parts, int64_t rows, int threads) {
   Cut cut;
   const int64_t width = f.set->tile_cols();
   const int64_t panels = ceil_div(std::max<int64_t>(first.n, 1), width);
-  // Enough tasks for every worker to get several, but few packings of the same panel.
-  const int64_t wanted = threads == 1 ? 1 : 6 * threads;
+  // Enough tasks for every worker to get several, but few packings of the same panel or tile: narrower
+  // groups of panels cost packings of A, shorter row ranges packings of B.
+  const int64_t wanted = threads == 1 ? 1 : (f.pack_a ? 3 : 6) * threads;
   int64_t per_task = std::min(f.panels, panels);
-  while (per_task > 1 && count * ceil_div(panels, per_task) < wanted / 2) --per_task;
+  auto groups = [&] { return ceil_div(panels, per_task); };
+  while (per_task > 4 && parts * groups() < wanted) per_task = ceil_div(per_task, 2);
+  const int64_t chunks = ceil_div(wanted, parts * groups());
+  const int64_t even = ceil_div(ceil_div(std::max<int64_t>(rows, 1), chunks), kTileRows) * kTileRows;
+  cut.chunk_rows = std::max<int64_t>(even, 16 * kTileRows);
+  if (f.strip) cut.chunk_rows = std::min<int64_t>(cut.chunk_rows, kStripRows / kTileRows * kTileRows);
+  while (per_task > 1 && parts * groups() * ceil_div(rows, cut.chunk_rows) < threads) --per_task;
   cut.panel_cols = per_task * width;
-  cut.groups = ceil_div(panels, per_task);
-  int64_t chunks = std::max<int64_t>(1, ceil_div(wanted, std::max<int64_t>(1, count * cut.groups)));
-  int64_t chunk = ceil_div(ceil_div(std::max<int64_t>(rows, 1), chunks), kTileRows) * kTileRows;
-  chunk = std::max<int64_t>(chunk, 16 * kTileRows);
-  if (f.strip) chunk = std::min<int64_t>(chunk, kStripRows / kTileRows * kTileRows);
-  cut.chunk_rows = chunk;
+  cut.groups = groups();
   return cut;
 }
 
@@ -217,8 +220,16 @@ void run_gemm(const GemmBatch& batch, DType operands, DType c_type, std::byte* w
   const Gemm first = batch.part(batch.context, 0);
   const Form form = form_of(first, operands, c_type);
   int64_t rows = 0;
-  for (int64_t i = 0; i < batch.count; ++i) rows = std::max(rows, batch.part(batch.context, i).m);
-  const Cut cut = cut_of(form, first, batch.count, rows, pool.size());
+  double work = 0, largest = 1;
+  for (int64_t i = 0; i < batch.count; ++i) {
+    const Gemm g = batch.part(batch.context, i);
+    const double own = static_cast<double>(g.m) * static_cast<double>(g.k);
+    rows = std::max(rows, g.m);
+    work += own;
+    largest = std::max(largest, own);
+  }
+  const int64_t parts = std::max<int64_t>(1, static_cast<int64_t>(work / largest));
+  const Cut cut = cut_of(form, first, parts, rows, pool.size());
   const size_t extra = form.strip ? static_cast<size_t>(kStripRows) * kMaxTileCols : 0;
   const size_t words = words_per_worker(form.strip) + extra;
   std::byte* aligned = workspace + (-reinterpret_cast<uintptr_t>(workspace) & 63);
