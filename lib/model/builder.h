@@ -37,10 +37,15 @@ class Builder {
   Value doc_start() const { return doc_start_; }
   Value scale_balance() const { return scale_balance_; }
 
-  /// y = x W^T with the parameter `weight`.
+  /// y = x W^T with the parameter `weight`. A wide result is float32 whatever the compute dtype: what a
+  /// norm reads, and what goes into the residual stream.
   Value linear(Value x, const std::string& weight, const std::string& name);
-  Value norm(Value x, const std::string& weight, double eps, const std::string& name);
-  /// down(silu(gate x) * up x).
+  Value wide_linear(Value x, const std::string& weight, const std::string& name);
+  Value norm(Value x, const std::string& weight, double eps, const std::string& name) {
+    return norm(x, weight, eps, options.compute, name);
+  }
+  Value norm(Value x, const std::string& weight, double eps, DType dtype, const std::string& name);
+  /// down(silu(gate x) * up x), wide.
   Value feed_forward(Value x_bsd, const std::string& prefix, const std::string& name);
 
   // mla.cc, moe.cc

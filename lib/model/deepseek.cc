@@ -44,15 +44,20 @@ Value Builder::linear(Value x, const std::string& weight, const std::string& nam
   return ops::matmul(g, x, param(weight), name);
 }
 
-Value Builder::norm(Value x, const std::string& weight, double eps, const std::string& name) {
-  return ops::rms_norm(g, x, param(weight), eps, name);
+Value Builder::wide_linear(Value x, const std::string& weight, const std::string& name) {
+  return g.add(ops::kMatmul, {x, param(weight)}, {{"dtype", std::string("f32")}}, name);
+}
+
+Value Builder::norm(Value x, const std::string& weight, double eps, DType dtype,
+                    const std::string& name) {
+  return ops::rms_norm(g, x, param(weight), eps, dtype, name);
 }
 
 Value Builder::feed_forward(Value x_bsd, const std::string& prefix, const std::string& name) {
   const Value gate = linear(x_bsd, prefix + "gate_proj.weight", name + ".gate");
   const Value up = linear(x_bsd, prefix + "up_proj.weight", name + ".up");
   const Value y = ops::swiglu(g, gate, up, name + ".act");
-  return linear(y, prefix + "down_proj.weight", name + ".down");
+  return wide_linear(y, prefix + "down_proj.weight", name + ".down");
 }
 
 Value Builder::attention(Value x_bsd, int layer) {
@@ -62,7 +67,7 @@ Value Builder::attention(Value x_bsd, int layer) {
 
   Value q;
   if (m.q_lora_rank) {
-    const Value latent = linear(x_bsd, p + "q_a_proj.weight", "attn.q_a");
+    const Value latent = wide_linear(x_bsd, p + "q_a_proj.weight", "attn.q_a");
     q = linear(norm(latent, p + "q_a_layernorm.weight", kInnerEps, "attn.q_a_norm"),
                p + "q_b_proj.weight", "attn.q_b");
   } else {
@@ -71,17 +76,18 @@ Value Builder::attention(Value x_bsd, int layer) {
   q = ops::reshape(g, q, {b, s, heads, m.qk_head_dim()});
   q = ops::rope(g, q, pos(), rope_, "attn.q_rope");
 
-  const Value joint = linear(x_bsd, p + "kv_a_proj_with_mqa.weight", "attn.kv_a");
+  const Value joint = wide_linear(x_bsd, p + "kv_a_proj_with_mqa.weight", "attn.kv_a");
   const auto parts = ops::split(g, joint, {m.kv_lora_rank, m.qk_rope_head_dim}, "attn.kv_split");
   const Value latent = norm(parts[0], p + "kv_a_layernorm.weight", kInnerEps, "attn.kv_a_norm");
   Value kv = linear(latent, p + "kv_b_proj.weight", "attn.kv_b");
   kv = ops::reshape(g, kv, {b, s, heads, m.qk_nope_head_dim + m.v_head_dim});
-  const Value k_rope = ops::rope(g, parts[1], pos(), rope_, "attn.k_rope");
+  const Value k_rope =
+      ops::cast(g, ops::rope(g, parts[1], pos(), rope_, "attn.k_rope"), options.compute);
 
   Value o = ops::attention(g, q, kv, k_rope, pos(), pos(), doc_start(), m.qk_nope_head_dim,
                            softmax_scale_, "attn.core");
   o = ops::reshape(g, o, {b, s, heads * m.v_head_dim});
-  return linear(o, p + "o_proj.weight", "attn.o");
+  return wide_linear(o, p + "o_proj.weight", "attn.o");
 }
 
 Value Builder::block(Value x_bsd, int layer, int64_t valid_positions) {
@@ -89,8 +95,9 @@ Value Builder::block(Value x_bsd, int layer, int64_t valid_positions) {
   const Value attended = attention(
       norm(x_bsd, p + "input_layernorm.weight", m.rms_norm_eps, "attn.norm"), layer);
   const Value a = ops::add(g, x_bsd, attended, "attn.residual");
-  const Value n = norm(a, p + "post_attention_layernorm.weight", m.rms_norm_eps, "mlp.norm");
   const bool dense = layer < m.num_hidden_layers && m.is_dense(layer);
+  const Value n = norm(a, p + "post_attention_layernorm.weight", m.rms_norm_eps,
+                       dense ? options.compute : DType::kF32, "mlp.norm");
   const Value y =
       dense ? feed_forward(n, p + "mlp.", "mlp") : experts(n, layer, valid_positions);
   return ops::add(g, a, y, "mlp.residual");
@@ -105,8 +112,9 @@ class Decoder {
       : g_(g), m_(m), options_(options), b_(g, m, options) {}
 
   void build() {
-    Value x = ops::embedding(g_, b_.param("model.embed_tokens.weight"), b_.tokens(0),
-                             options_.compute, "embed");
+    // The residual stream stays in float32 whatever the compute dtype: it adds up over all layers.
+    Value x = ops::embedding(g_, b_.param("model.embed_tokens.weight"), b_.tokens(0), DType::kF32,
+                             "embed");
     for (int i = 0; i < m_.num_hidden_layers; ++i) {
       Scope scope(g_, cat("layers.", i, "."), i);
       x = b_.block(x, i, options_.sequence);
@@ -151,12 +159,12 @@ class Decoder {
     const std::string p = cat("model.layers.", layer, ".");
     Scope scope(g_, cat("layers.", layer, "."), layer);
     const Value e = ops::embedding(g_, b_.param("model.embed_tokens.weight"), b_.tokens(k),
-                                   options_.compute, "mtp.embed");
+                                   DType::kF32, "mtp.embed");
     const Value joint = ops::concat(
         g_, {b_.norm(e, p + "enorm.weight", m_.rms_norm_eps, "mtp.enorm"),
              b_.norm(previous, p + "hnorm.weight", m_.rms_norm_eps, "mtp.hnorm")},
         "mtp.concat");
-    const Value x = b_.linear(joint, p + "eh_proj.weight", "mtp.eh_proj");
+    const Value x = b_.wide_linear(joint, p + "eh_proj.weight", "mtp.eh_proj");
     const Value y = b_.block(x, layer, options_.sequence - k);
     dump(cat("mtp.", k - 1, ".hidden"), y);
     const Value out = b_.norm(y, p + "shared_head.norm.weight", m_.rms_norm_eps, "mtp.norm");

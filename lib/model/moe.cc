@@ -8,11 +8,11 @@
 
 namespace moetrain {
 
-Value Builder::experts(Value x_bsd, int layer, int64_t valid_positions) {
+Value Builder::experts(Value normed_bsd, int layer, int64_t valid_positions) {
   const std::string p = cat("model.layers.", layer, ".mlp.");
   // The router works in float32 whatever the compute dtype.
-  const Value logits_bse = ops::matmul(g, ops::cast(g, x_bsd, DType::kF32),
-                                       param(p + "gate.weight"), "moe.router");
+  const Value logits_bse = ops::matmul(g, normed_bsd, param(p + "gate.weight"), "moe.router");
+  const Value x_bsd = ops::cast(g, normed_bsd, options.compute);
   ops::RouteOptions route;
   route.experts = m.n_routed_experts;
   route.top_k = m.num_experts_per_tok;
@@ -37,7 +37,7 @@ Value Builder::experts(Value x_bsd, int layer, int64_t valid_positions) {
   const Value hidden = ops::swiglu(g, gate, up, "moe.experts.act");
   const Value rows = ops::grouped_matmul(g, hidden, param(p + "experts.down_proj.weight"), d.plan,
                                          "moe.experts.down");
-  const Value y = ops::combine(g, rows, d.plan, r.weight, r.idx, "moe.combine");
+  const Value y = ops::combine(g, rows, d.plan, r.weight, r.idx, DType::kF32, "moe.combine");
   if (m.n_shared_experts == 0) return y;
   const Value shared = feed_forward(x_bsd, p + "shared_experts.", "moe.shared");
   return ops::add(g, y, shared, "moe.sum");

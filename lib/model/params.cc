@@ -15,7 +15,8 @@ class Table {
 
   std::vector<Parameter> build() {
     const int64_t h = m_.hidden_size;
-    matrix("model.embed_tokens.weight", {m_.vocab_size, h});
+    // Looked up, not multiplied with: its rows enter the residual stream unrounded.
+    plain("model.embed_tokens.weight", {m_.vocab_size, h}).fp32 = !m_.tie_word_embeddings;
     for (int64_t i = 0; i < m_.total_layers(); ++i) layer(static_cast<int>(i));
     layer_ = -1;
     norm("model.norm.weight", h);

@@ -28,7 +28,7 @@ struct Parameter {
   Initial initial = Initial::kNormal;
   bool trained = true;  ///< false: the routing bias, moved by its own rule
   bool decayed = true;  ///< weight decay applies: published tensors with two or more dims
-  bool fp32 = false;    ///< stays float32 in bf16 runs: norms, the router, its bias
+  bool fp32 = false;    ///< stays float32 in bf16 runs: norms, router, its bias, embedding
   int layer = -1;
   std::vector<PublishedSlice> published;
 };

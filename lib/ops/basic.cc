@@ -175,13 +175,22 @@ void reference_scale(const Attrs& attrs, Tensors inputs, std::span<Tensor> outpu
 
 constexpr size_t kMaxTerms = 10;  // one digit per operand in a rule's `linear` clause
 
+/// Terms of several widths (a float32 residual stream and a bf16 branch) sum to the widest.
+DType widest(Types inputs) {
+  DType dtype = inputs[0].dtype;
+  for (const Type& t : inputs) {
+    if (size_of(t.dtype) > size_of(dtype)) dtype = t.dtype;
+  }
+  return dtype;
+}
+
 std::vector<Type> infer_sum(const Attrs&, Types inputs) {
   MT_CHECK(!inputs.empty() && inputs.size() <= kMaxTerms, "a sum of ", inputs.size(), " terms");
   for (const Type& t : inputs) {
     MT_CHECK(t.shape == inputs[0].shape && t.ragged == inputs[0].ragged, "a sum of ",
              to_string(inputs[0]), " and ", to_string(t));
   }
-  return {inputs[0]};
+  return {{widest(inputs), inputs[0].shape, inputs[0].ragged}};
 }
 
 std::vector<Type> infer_add(const Attrs& attrs, Types inputs) {

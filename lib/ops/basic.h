@@ -20,9 +20,10 @@ extern const OpDef kReshape;
 extern const OpDef kCast;
 /// y = factor * x. attrs: factor.
 extern const OpDef kScale;
-/// y = a + b, in a's dtype, summed in float. Same shapes (ragged allowed).
+/// y = a + b, in the wider dtype of the two, summed in float. Same shapes (ragged allowed). Gradient:
+/// dy, rounded once to the dtype of the term.
 extern const OpDef kAdd;
-/// y = sum of any number of same-shaped tensors, added left to right.
+/// y = sum of any number of same-shaped tensors, added left to right; otherwise like add.
 extern const OpDef kAddN;
 /// Splits the last dim. attrs: sizes (integers). One output each. Gradient: concat.
 extern const OpDef kSplit;

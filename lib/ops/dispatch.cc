@@ -104,7 +104,9 @@ std::vector<Type> infer_dispatch_grad(const Attrs& attrs, Types inputs) {
   check_count("dispatch_grad", inputs.size(), 3);
   check_rows("dispatch_grad", inputs[0], attrs);
   check_slots("dispatch_grad", inputs[2], inputs[1]);
-  return {{inputs[0].dtype, {inputs[2].shape[0], inputs[2].shape[1], inputs[0].shape[2]}}};
+  return {{inputs[0].dtype,
+           {inputs[2].shape[0], inputs[2].shape[1], inputs[0].shape[2]},
+           inputs[2].ragged}};
 }
 
 std::string rule_dispatch_grad(const Attrs&, Types) {
@@ -134,7 +136,9 @@ std::vector<Type> infer_combine(const Attrs& attrs, Types inputs) {
   check_slots("combine", inputs[3], inputs[1]);
   MT_CHECK(inputs[2].shape == inputs[3].shape && is_float(inputs[2].dtype), "combine: weight ",
            to_string(inputs[2]), ", idx ", to_string(inputs[3]));
-  return {{inputs[0].dtype, {inputs[3].shape[0], inputs[3].shape[1], inputs[0].shape[2]}}};
+  return {{dtype_attr(attrs, inputs[0].dtype),
+           {inputs[3].shape[0], inputs[3].shape[1], inputs[0].shape[2]},
+           inputs[3].ragged}};
 }
 
 // Linear in the rows: a pending sum over tensor ranks may be finished after combining, on K times
@@ -179,7 +183,7 @@ std::vector<Type> infer_combine_grad(const Attrs& attrs, Types inputs) {
                inputs[2].shape == inputs[3].shape,
            "combine_grad: dy ", to_string(inputs[0]), ", weight ", to_string(inputs[2]), ", idx ",
            to_string(inputs[3]), ", rows ", to_string(inputs[4]));
-  return {inputs[4], {DType::kF32, inputs[2].shape}};
+  return {inputs[4], {DType::kF32, inputs[2].shape, inputs[2].ragged}};
 }
 
 // dweight contracts over d, so it is partial where d is split.
@@ -225,8 +229,10 @@ Dispatched dispatch(Graph& g, Value x, Value idx, int64_t experts, const std::st
   return {{node, 0}, {node, 1}};
 }
 
-Value combine(Graph& g, Value rows, Value plan, Value weight, Value idx, const std::string& name) {
-  return g.add(kCombine, {rows, plan, weight, idx}, {{"experts", g.type(rows).shape[0]}}, name);
+Value combine(Graph& g, Value rows, Value plan, Value weight, Value idx, DType dtype,
+              const std::string& name) {
+  return g.add(kCombine, {rows, plan, weight, idx},
+               {{"experts", g.type(rows).shape[0]}, {"dtype", dtype_value(dtype)}}, name);
 }
 
 }  // namespace moetrain::ops

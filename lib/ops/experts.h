@@ -19,7 +19,7 @@ extern const OpDef kDispatch;
 /// (drows, plan, idx) -> dx[b, s, d]: sum over a token's rows in slot order, float. attr experts.
 extern const OpDef kDispatchGrad;
 /// (yrows, plan, weight[b, s, K] f32, idx) -> y[b, s, d] = sum over slots weight * row, in slot order,
-/// float accumulation, yrows' dtype. attr experts. Rule: `local e`.
+/// float accumulation. attrs: experts, optionally dtype (of y; yrows' without it). Rule: `local e`.
 extern const OpDef kCombine;
 /// (dy[b, s, d], plan, weight, idx, yrows) -> dyrows (= weight * dy[token]), dweight[b, s, K] f32
 /// (= <dy[token], row>, 0 for slots without a row). attr experts.
@@ -37,7 +37,8 @@ struct Dispatched {
   Value rows, plan;
 };
 Dispatched dispatch(Graph& g, Value x, Value idx, int64_t experts, const std::string& name);
-Value combine(Graph& g, Value rows, Value plan, Value weight, Value idx, const std::string& name);
+Value combine(Graph& g, Value rows, Value plan, Value weight, Value idx, DType dtype,
+              const std::string& name);
 Value grouped_matmul(Graph& g, Value rows, Value w, Value plan, const std::string& name);
 
 }  // namespace moetrain::ops

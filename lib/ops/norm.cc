@@ -23,7 +23,7 @@ std::vector<Type> infer_norm(const Attrs& attrs, Types inputs) {
                g.shape == Shape{x.shape.back()},
            "rms_norm: x ", to_string(x), ", gain ", to_string(g));
   attrs.real("eps");
-  return {x, {DType::kF32, without_last(x.shape)}};
+  return {{dtype_attr(attrs, x.dtype), x.shape}, {DType::kF32, without_last(x.shape)}};
 }
 
 std::string rule_norm(const Attrs&, Types inputs) {
@@ -103,8 +103,8 @@ constinit const OpDef kRmsNorm = {"rms_norm", infer_norm, rule_norm,
 constinit const OpDef kRmsNormGrad = {"rms_norm_grad", infer_grad, rule_grad,
                                       nullptr,         cost_grad,  reference_grad};
 
-Value rms_norm(Graph& g, Value x, Value gain, double eps, const std::string& name) {
-  return g.add(kRmsNorm, {x, gain}, {{"eps", eps}}, name);
+Value rms_norm(Graph& g, Value x, Value gain, double eps, DType dtype, const std::string& name) {
+  return g.add(kRmsNorm, {x, gain}, {{"eps", eps}, {"dtype", dtype_value(dtype)}}, name);
 }
 
 }  // namespace moetrain::ops

@@ -76,14 +76,23 @@ TEST_P(Experts, DispatchAndCombine) {
           .result_of(routed, 1, DType::kF32)
           .result_of(routed, 0, DType::kI32)
           .check({Bound{}});
-      Case(ops::kCombineGrad, attrs)
-          .normal(t, {r.b, r.s, d})
+      // Into and out of a float32 residual stream.
+      Case(ops::kCombine, {{"experts", r.experts}, {"dtype", std::string("f32")}})
+          .ragged(t, r.experts, slots, rows, d)
           .result_of(dispatch, 1, DType::kI32)
           .result_of(routed, 1, DType::kF32)
           .result_of(routed, 0, DType::kI32)
-          .ragged(t, r.experts, slots, rows, d)
-          .rows(rows)
-          .check({Bound{}, Bound{}});
+          .check({Bound{}});
+      for (DType dy : {t, DType::kF32}) {
+        Case(ops::kCombineGrad, attrs)
+            .normal(dy, {r.b, r.s, d})
+            .result_of(dispatch, 1, DType::kI32)
+            .result_of(routed, 1, DType::kF32)
+            .result_of(routed, 0, DType::kI32)
+            .ragged(t, r.experts, slots, rows, d)
+            .rows(rows)
+            .check({Bound{}, Bound{}});
+      }
     }
   }
 }

@@ -89,6 +89,12 @@ std::vector<OpCase> dense_cases() {
   const std::vector<OpCase> more{
       {"rms_norm", &kRmsNorm, eps, {normal("x", {2, 4, 6}), normal("g", {6})},
        {f32({2, 4, 6}), f32({2, 4})}, {0}, {}, false, 0, true},
+      {"rms_norm_narrowing", &kRmsNorm, {{"eps", 1e-6}, {"dtype", "bf16"}},
+       {normal("x", {2, 4, 6}), normal("g", {6})}, {{DType::kBF16, {2, 4, 6}}, f32({2, 4})}, {0}},
+      {"rms_norm_grad_narrow_dy", &kRmsNormGrad, {},
+       {normal("dy", {2, 4, 6}, DType::kBF16), normal("x", {2, 4, 6}), normal("g", {6}),
+        positive("r", {2, 4})},
+       {f32({2, 4, 6}), f32({6})}},
       {"rms_norm_row", &kRmsNorm, eps, {normal("x", {6}), normal("g", {6})}, {f32({6}), f32({})},
        {0}},
       {"rms_norm_grad", &kRmsNormGrad, {},

@@ -51,6 +51,10 @@ constexpr int64_t kRows = 13;
 const Attrs kExperts{{"experts", int64_t{4}}};
 
 Operand rows(const std::string& tag, int64_t width) { return ragged(tag, 4, 16, kRows, width); }
+Operand bf16(Operand operand) {
+  operand.type.dtype = DType::kBF16;
+  return operand;
+}
 Type rows_type(int64_t width) { return {DType::kF32, {4, 16, width}, true}; }
 
 }  // namespace
@@ -75,6 +79,11 @@ std::vector<OpCase> expert_cases() {
       {"combine", &kCombine, kExperts,
        {rows("y", 6), plan(), normal("w", {2, 4, 2}), slots()}, {f32({2, 4, 6})}, {0}, {}, false, 0,
        true},
+      {"combine_widening", &kCombine, {{"experts", int64_t{4}}, {"dtype", "f32"}},
+       {bf16(rows("y", 6)), plan(), normal("w", {2, 4, 2}), slots()}, {f32({2, 4, 6})}, {0}},
+      {"combine_grad_wide_dy", &kCombineGrad, kExperts,
+       {normal("dy", {2, 4, 6}), plan(), normal("w", {2, 4, 2}), slots(), bf16(rows("y", 6))},
+       {bf16(rows("y", 6)).type, f32({2, 4, 2})}},
       {"combine_grad", &kCombineGrad, kExperts,
        {normal("dy", {2, 4, 6}), plan(), normal("w", {2, 4, 2}), slots(), rows("y", 6)},
        {rows_type(6), f32({2, 4, 2})}},

@@ -51,7 +51,7 @@ Result expert_layer(const Operand& x, const Operand& idx, const Operand& weight,
   const Value w_v = input(g, "w", DType::kF32, w.type.shape);
   const Dispatched d = dispatch(g, x_v, idx_v, experts, "dispatch");
   const Value y = grouped_matmul(g, d.rows, w_v, d.plan, "up");
-  g.mark_output("y", combine(g, y, d.plan, weight_v, idx_v, "combine"));
+  g.mark_output("y", combine(g, y, d.plan, weight_v, idx_v, DType::kF32, "combine"));
   auto out = interpret(g, {{"x", to_host(x)}, {"idx", to_host(idx)}, {"weight", to_host(weight)},
                            {"w", to_host(w)}});
   return {out["y"].shape, values_of(out["y"])};

@@ -67,7 +67,8 @@ class Model {
     return matmul(g, x, compute(weight(name + ".w", {out, in})), name);
   }
   Value norm(Value x, const std::string& name) {
-    return rms_norm(g, x, weight(name + ".g", {g.type(x).shape.back()}), 1e-6, name);
+    return rms_norm(g, x, weight(name + ".g", {g.type(x).shape.back()}), 1e-6,
+                    g.type(x).dtype, name);
   }
 
   Value attention_block(Value x) {
@@ -105,7 +106,7 @@ class Model {
     const Value gate = grouped(d.rows, "gate", kWide, kHidden);
     const Value act = swiglu(g, gate, grouped(d.rows, "up", kWide, kHidden), "experts.act");
     const Value y = grouped(act, "down", kHidden, kWide);
-    return add(g, ffn(x, "shared."), combine(g, y, d.plan, r.weight, r.idx, "combine"), "mixed");
+    return add(g, ffn(x, "shared."), combine(g, y, d.plan, r.weight, r.idx, DType::kF32, "combine"), "mixed");
   }
 
   DType dtype_;

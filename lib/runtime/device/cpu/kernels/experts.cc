@@ -18,12 +18,12 @@ namespace moetrain::cpu {
 namespace HWY_NAMESPACE {
 
 /// y[t] = sum over the token's slots, in slot order, of weight * row (weight 1 without `weight`).
-template <class T>
+template <class T, class Y>
 void gather_loop(const Tensor& rows, const int32_t* row_of, const float* weight, const Tensor& y,
                  int64_t top_k, int64_t begin, int64_t end) {
   const int64_t width = y.cols();
   for (int64_t t = begin; t < end; ++t) {
-    T* to = y.as<T>() + t * width;
+    Y* to = y.as<Y>() + t * width;
     for (int64_t i = 0; i < width; i += lanes()) {
       VF sum = set1(0.0f);
       for (int64_t k = t * top_k; k < (t + 1) * top_k; ++k) {
@@ -38,18 +38,23 @@ void gather_loop(const Tensor& rows, const int32_t* row_of, const float* weight,
 
 void gather_rows(const Tensor& rows, const int32_t* row_of, const float* weight, const Tensor& y,
                  int64_t top_k, int64_t begin, int64_t end) {
-  if (rows.dtype == DType::kF32) gather_loop<float>(rows, row_of, weight, y, top_k, begin, end);
-  else gather_loop<uint16_t>(rows, row_of, weight, y, top_k, begin, end);
+  if (rows.dtype == DType::kF32) {
+    gather_loop<float, float>(rows, row_of, weight, y, top_k, begin, end);
+  } else if (y.dtype == DType::kF32) {
+    gather_loop<uint16_t, float>(rows, row_of, weight, y, top_k, begin, end);
+  } else {
+    gather_loop<uint16_t, uint16_t>(rows, row_of, weight, y, top_k, begin, end);
+  }
 }
 
 /// For every slot with a row: drow = weight * dy[token] and dweight = <dy[token], row>.
-template <class T>
+template <class D, class T>
 void combine_grad_loop(std::span<const Tensor> in, std::span<Tensor> out, const int32_t* row_of,
                        int64_t top_k, int64_t begin, int64_t end) {
   const int64_t width = in[0].cols();
   const float* weight = in[2].as<const float>();
   for (int64_t t = begin; t < end; ++t) {
-    const T* dy = in[0].as<const T>() + t * width;
+    const D* dy = in[0].as<const D>() + t * width;
     for (int64_t k = t * top_k; k < (t + 1) * top_k; ++k) {
       float dot = 0;
       if (row_of[k] >= 0) {
@@ -71,8 +76,13 @@ void combine_grad_loop(std::span<const Tensor> in, std::span<Tensor> out, const 
 
 void combine_grad_tokens(std::span<const Tensor> in, std::span<Tensor> out, const int32_t* row_of,
                          int64_t top_k, int64_t begin, int64_t end) {
-  if (in[0].dtype == DType::kF32) combine_grad_loop<float>(in, out, row_of, top_k, begin, end);
-  else combine_grad_loop<uint16_t>(in, out, row_of, top_k, begin, end);
+  if (in[4].dtype == DType::kF32) {
+    combine_grad_loop<float, float>(in, out, row_of, top_k, begin, end);
+  } else if (in[0].dtype == DType::kF32) {
+    combine_grad_loop<float, uint16_t>(in, out, row_of, top_k, begin, end);
+  } else {
+    combine_grad_loop<uint16_t, uint16_t>(in, out, row_of, top_k, begin, end);
+  }
 }
 
 }  // namespace HWY_NAMESPACE
@@ -97,13 +107,14 @@ bool accepts_dispatch(const Attrs&, Types in, Types out) {
 }
 
 bool accepts_combine(const Attrs&, Types in, Types out) {
-  return is_f32_or_bf16(in[0]) && in[0].dtype == out[0].dtype &&
+  return is_f32_or_bf16(in[0]) && is_f32_or_bf16(out[0]) &&
+         (in[0].dtype == out[0].dtype || out[0].dtype == DType::kF32) &&
          (in.size() < 4 || in[2].dtype == DType::kF32);
 }
 
 bool accepts_combine_grad(const Attrs&, Types in, Types out) {
-  return is_f32_or_bf16(in[0]) && in[0].dtype == in[4].dtype && in[4].dtype == out[0].dtype &&
-         in[2].dtype == DType::kF32;
+  return is_f32_or_bf16(in[4]) && (in[0].dtype == in[4].dtype || in[0].dtype == DType::kF32) &&
+         in[4].dtype == out[0].dtype && in[2].dtype == DType::kF32;
 }
 
 size_t dispatch_workspace(const Attrs& attrs, Types, Types, int) {
