@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "checkpoint/reader.h"
+#include "train/machine.h"
 #include "train/parallel.h"
 
 namespace moetrain {
@@ -67,6 +68,7 @@ CompileRequest compile_request(const Config& config, const Graph& graph, int ran
   request.rank = rank;
   request.world = world;
   request.fusion = config.compute.fusion;
+  request.dispatch = transport_named(kDispatchNames[static_cast<size_t>(config.parallel.dispatch)]);
   return request;
 }
 
@@ -74,8 +76,9 @@ Session::Session(const Config& config, Fabric& fabric, const SessionOptions& opt
     : config_(config), fabric_(fabric), session_options_(options),
       options_(graph_options(config, options)), table_(moetrain::parameters(config.model)),
       graph_(build_graph(config.model, options_)) {
-  LinkModel links;
-  links.ranks_per_node = static_cast<int>(config.parallel.ranks_per_node.value_or(fabric.size()));
+  LinkModel links = load_machine(config.compute.machine.value_or("")).links();
+  links.ranks_per_node = 0;  // as they really lie
+  for (int r = 0; r < fabric.size(); ++r) links.ranks_per_node += fabric.node_of(r) == 0;
   compiled_ = compile(graph_, compile_request(config, graph_, fabric.rank(), fabric.size(), links));
   const std::string hash = std::to_string(agreement_hash(compiled_.plan));
   for (const std::string& other : fabric.gather(hash)) {
@@ -84,7 +87,8 @@ Session::Session(const Config& config, Fabric& fabric, const SessionOptions& opt
   CpuOptions cpu;
   cpu.threads = static_cast<int>(threads_for(config, fabric));
   cpu.reference = options.reference;
-  device_ = make_cpu_device(cpu);
+  device_ = config.compute.backend == Backend::kAscend ? make_ascend_device()
+                                                      : make_cpu_device(cpu);
   executor_ = std::make_unique<Executor>(compiled_.plan, *device_, fabric,
                                          config.compute.ragged_headroom);
   for (const Port& p : compiled_.plan.states) executor_->clear(p);

@@ -55,5 +55,7 @@ struct CpuOptions {
   bool reference = false;  ///< every op by its reference loops
 };
 std::unique_ptr<Device> make_cpu_device(const CpuOptions& options);
+/// The NPU of this rank. Throws UserError in a build without the vendor's toolkit.
+std::unique_ptr<Device> make_ascend_device();
 
 }  // namespace moetrain

@@ -15,6 +15,7 @@ std::span<const Kernel> rope_kernels();
 std::span<const Kernel> attention_kernels();
 std::span<const Kernel> embedding_kernels();
 std::span<const Kernel> route_kernels();
+std::span<const Kernel> rows_kernels();
 std::span<const Kernel> expert_kernels();
 std::span<const Kernel> vocab_loss_kernels();
 std::span<const Kernel> update_kernels();

@@ -70,33 +70,57 @@ HWY_INLINE float sum_lanes(VF v) {
   return hn::GetLane(hn::SumOfLanes(DF(), v));
 }
 
-/// e^x to about 1 ulp; 0 below -87.3, the largest finite power above 88.3.
-HWY_INLINE VF exp(VF x) {
-  const DF d;
-  const hn::RebindToSigned<DF> di;
-  const auto small = hn::Lt(x, set1(-87.3f));
-  const VF y = hn::Min(hn::Max(x, set1(-87.3f)), set1(88.3f));
-  const VF n = hn::Round(hn::Mul(y, set1(1.44269504088896341f)));
-  VF r = hn::NegMulAdd(n, set1(0.693359375f), y);
-  r = hn::NegMulAdd(n, set1(-2.12194440e-4f), r);
-  VF p = set1(1.9875691500e-4f);
-  p = hn::MulAdd(p, r, set1(1.3981999507e-3f));
-  p = hn::MulAdd(p, r, set1(8.3334519073e-3f));
-  p = hn::MulAdd(p, r, set1(4.1665795894e-2f));
-  p = hn::MulAdd(p, r, set1(1.6666665459e-1f));
-  p = hn::MulAdd(p, r, set1(5.0000001201e-1f));
-  p = hn::MulAdd(p, hn::Mul(r, r), hn::Add(r, set1(1.0f)));
-  const auto power = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127)));
-  return hn::IfThenZeroElse(small, hn::Mul(p, hn::BitCast(d, power)));
+/// x, but at least `lowest` (at most `highest`); NaN stays NaN, so that bad numbers are not hidden.
+HWY_INLINE VF at_least(VF x, VF lowest) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::IfThenElse(hn::Lt(x, lowest), lowest, x);
+#else
+  return hn::Max(lowest, x);  // x86 returns the second operand where either is NaN
+#endif
+}
+HWY_INLINE VF at_most(VF x, VF highest) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::IfThenElse(hn::Gt(x, highest), highest, x);
+#else
+  return hn::Min(highest, x);
+#endif
 }
 
 constexpr float kLog2E = 1.44269504088896341f;
 
+/// p * 2^n for whole n, by the exponent bits.
+HWY_INLINE VF times_power(VF p, VF n) {
+  const hn::RebindToSigned<DF> di;
+  const auto power = hn::ShiftLeft<23>(hn::ConvertTo(di, n));
+  return hn::BitCast(DF(), hn::Add(hn::BitCast(di, p), power));
+}
+
+/// e^x for -87.3 <= x <= 88.3, to about 1 ulp.
+HWY_INLINE VF exp_in_range(VF x) {
+  const VF n = hn::Round(hn::Mul(x, set1(kLog2E)));
+  // x log2(e) - n, with the constant in two parts: exact enough for every x in range.
+  VF f = hn::MulSub(x, set1(kLog2E), n);
+  f = hn::MulAdd(x, set1(1.92596303e-8f), f);
+  VF p = set1(1.5453162939e-4f);
+  p = hn::MulAdd(p, f, set1(1.3390863365e-3f));
+  p = hn::MulAdd(p, f, set1(9.6180825573e-3f));
+  p = hn::MulAdd(p, f, set1(5.5503571142e-2f));
+  p = hn::MulAdd(p, f, set1(2.4022650761e-1f));
+  p = hn::MulAdd(p, f, set1(6.9314718803e-1f));
+  p = hn::MulAdd(p, f, set1(1.0f));
+  return times_power(p, n);
+}
+
+/// e^x; 0 below -87.3, the largest finite power above 88.3.
+HWY_INLINE VF exp(VF x) {
+  const VF lowest = set1(-87.3f);
+  const VF e = exp_in_range(at_most(at_least(x, lowest), set1(88.3f)));
+  return hn::IfThenZeroElse(hn::Lt(x, lowest), e);
+}
+
 /// 2^t for t <= 1 or so, to about 3e-7; 2^-126 below -126. The cheap one, for softmax.
 HWY_INLINE VF exp2_below(VF t) {
-  const DF d;
-  const hn::RebindToSigned<DF> di;
-  const VF y = hn::Max(t, set1(-126.0f));
+  const VF y = at_least(t, set1(-126.0f));
   const VF n = hn::Round(y);
   const VF f = hn::Sub(y, n);
   VF p = set1(1.3382847234e-3f);
@@ -105,14 +129,24 @@ HWY_INLINE VF exp2_below(VF t) {
   p = hn::MulAdd(p, f, set1(2.4022349038e-1f));
   p = hn::MulAdd(p, f, set1(6.9314718358e-1f));
   p = hn::MulAdd(p, f, set1(1.0f));
-  const auto power = hn::ShiftLeft<23>(hn::ConvertTo(di, n));
-  return hn::BitCast(d, hn::Add(hn::BitCast(di, p), power));
+  return times_power(p, n);
+}
+
+/// 1 / x for 1 <= x.
+HWY_INLINE VF reciprocal(VF x) {
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
+  // The estimate has 12 or 14 bits; one Newton step doubles them.
+  const VF r = hn::ApproximateReciprocal(x);
+  return hn::Mul(r, hn::NegMulAdd(x, r, set1(2.0f)));
+#else
+  return hn::Div(set1(1.0f), x);
+#endif
 }
 
 /// 1 / (1 + e^-x).
 HWY_INLINE VF sigmoid(VF x) {
-  const VF one = set1(1.0f);
-  return hn::Div(one, hn::Add(one, exp(hn::Neg(x))));
+  const VF negative = at_most(at_least(hn::Neg(x), set1(-87.3f)), set1(87.3f));
+  return reciprocal(hn::Add(set1(1.0f), exp_in_range(negative)));
 }
 
 }  // namespace HWY_NAMESPACE
