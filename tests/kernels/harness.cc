@@ -157,6 +157,20 @@ std::vector<std::vector<std::byte>> Case::run(const Kernel& kernel, int threads)
   return results;
 }
 
+std::vector<std::vector<double>> Case::kernel_values(int threads) const {
+  const std::vector<Type> in = in_types(), out = op_.infer(attrs_, in);
+  const Kernel* kernel = find_kernel(op_.name, attrs_, in, out);
+  EXPECT_NE(kernel, nullptr) << "no kernel for " << op_.name;
+  auto results = run(*kernel, threads);
+  std::vector<std::vector<double>> values;
+  for (size_t o = 0; o < out.size(); ++o) {
+    const Tensor t{results[o].data(), out[o].dtype, runtime_shape(out[o])};
+    values.emplace_back();
+    for (int64_t i = 0; i < t.numel(); ++i) values.back().push_back(get_element(t, i));
+  }
+  return values;
+}
+
 void Case::check(const std::vector<Bound>& bounds) const {
   const std::vector<Type> in = in_types(), out = op_.infer(attrs_, in);
   const Kernel* kernel = find_kernel(op_.name, attrs_, in, out);

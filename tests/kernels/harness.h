@@ -52,6 +52,8 @@ class Case {
   /// the bound of the reference, and leave the guard bytes around outputs and workspace alone.
   void check(const std::vector<Bound>& bounds) const;
 
+  /// Outputs of the kernel, in double.
+  std::vector<std::vector<double>> kernel_values(int threads) const;
   /// Outputs of the reference, in double.
   std::vector<std::vector<double>> reference(bool absolute) const;
 

@@ -62,14 +62,17 @@ TEST_P(Vocab, SpreadOverRanks) {
     // The other rank: a larger maximum, some mass, and its own labels.
     for (int64_t i = 0; i < 3 * h.tokens; ++i) both.push_back(i < h.tokens ? 3.0f : i < 2 * h.tokens ? 2.0f : 0.5f);
     const double gradient = t == DType::kBF16 ? 0x1p-7 : 3e-6;
-    Case(ops::kVocabLossFinish, attrs)
-        .normal(t, {h.tokens, h.width})
-        .normal(t, {h.vocab, h.width})
-        .integers({h.tokens}, labels)
-        .floats({h.tokens}, valid_of(h))
-        .floats({}, {0.02f})
-        .floats({2, 3, h.tokens}, both)
-        .check({Bound{2e-6}, Bound{2e-6}, Bound{gradient}, Bound{gradient}});
+    for (int64_t with : {0, 1}) {
+      Case finish(ops::kVocabLossFinish, {{"vocab_begin", h.vocab}, {"gradient", with}});
+      finish.normal(t, {h.tokens, h.width})
+          .normal(t, {h.vocab, h.width})
+          .integers({h.tokens}, labels)
+          .floats({h.tokens}, valid_of(h))
+          .floats({}, {0.02f})
+          .floats({2, 3, h.tokens}, both);
+      if (with) finish.check({Bound{2e-6}, Bound{2e-6}, Bound{gradient}, Bound{gradient}});
+      else finish.check({Bound{2e-6}, Bound{2e-6}});
+    }
   }
 }
 

@@ -52,7 +52,7 @@ void swiglu_loop(const Tensor& gate, const Tensor& up, const Tensor& y, int64_t 
   T* out = y.as<T>();
   for (int64_t i = begin; i < end; i += lanes()) {
     const VF x = load(g + i, end - i);
-    store(hn::Mul(hn::Mul(x, sigmoid(x)), load(u + i, end - i)), out + i, end - i);
+    store(hn::Mul(hn::Mul(x, sigmoid(x).value), load(u + i, end - i)), out + i, end - i);
   }
 }
 
@@ -65,12 +65,12 @@ template <class T>
 void swiglu_grad_loop(std::span<const Tensor> in, std::span<Tensor> out, int64_t begin, int64_t end) {
   const T *dy = in[0].as<const T>(), *gate = in[1].as<const T>(), *up = in[2].as<const T>();
   T *dgate = out[0].as<T>(), *dup = out[1].as<T>();
-  const VF one = set1(1.0f);
   for (int64_t i = begin; i < end; i += lanes()) {
     const VF g = load(gate + i, end - i), d = load(dy + i, end - i);
-    const VF s = sigmoid(g), silu = hn::Mul(g, s);
+    const Sigmoid s = sigmoid(g);
+    const VF silu = hn::Mul(g, s.value);
     // silu' = s + silu (1 - s)
-    const VF slope = hn::MulAdd(silu, hn::Sub(one, s), s);
+    const VF slope = hn::MulAdd(silu, s.rest, s.value);
     store(hn::Mul(hn::Mul(d, load(up + i, end - i)), slope), dgate + i, end - i);
     store(hn::Mul(d, silu), dup + i, end - i);
   }

@@ -18,7 +18,7 @@ namespace HWY_NAMESPACE {
 
 /// s[e] = sigmoid(logits[e]).
 void route_scores(const float* logits, float* s, int64_t n) {
-  for (int64_t e = 0; e < n; e += lanes()) store(sigmoid(load(logits + e, n - e)), s + e, n - e);
+  for (int64_t e = 0; e < n; e += lanes()) store(sigmoid(load(logits + e, n - e)).value, s + e, n - e);
 }
 
 }  // namespace HWY_NAMESPACE

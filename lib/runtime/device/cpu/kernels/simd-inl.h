@@ -88,16 +88,18 @@ HWY_INLINE VF at_most(VF x, VF highest) {
 
 constexpr float kLog2E = 1.44269504088896341f;
 
-/// p * 2^n for whole n, by the exponent bits.
-HWY_INLINE VF times_power(VF p, VF n) {
-  const hn::RebindToSigned<DF> di;
-  const auto power = hn::ShiftLeft<23>(hn::ConvertTo(di, n));
-  return hn::BitCast(DF(), hn::Add(hn::BitCast(di, p), power));
+// 1.5 * 2^23 + 127: adding it to y rounds y to a whole n and leaves n + 127 in the low bits, ready to become
+// the exponent of 2^n. Multiplying by that power, unlike adding to exponent bits, keeps NaN a NaN.
+constexpr float kRounder = 12583039.0f;
+HWY_INLINE VF power_of(VF shifted) {
+  const hn::RebindToUnsigned<DF> du;
+  return hn::BitCast(DF(), hn::ShiftLeft<23>(hn::BitCast(du, shifted)));
 }
 
 /// e^x for -87.3 <= x <= 88.3, to about 1 ulp.
 HWY_INLINE VF exp_in_range(VF x) {
-  const VF n = hn::Round(hn::Mul(x, set1(kLog2E)));
+  const VF shifted = hn::MulAdd(x, set1(kLog2E), set1(kRounder));
+  const VF n = hn::Sub(shifted, set1(kRounder));
   // x log2(e) - n, with the constant in two parts: exact enough for every x in range.
   VF f = hn::MulSub(x, set1(kLog2E), n);
   f = hn::MulAdd(x, set1(1.92596303e-8f), f);
@@ -108,7 +110,7 @@ HWY_INLINE VF exp_in_range(VF x) {
   p = hn::MulAdd(p, f, set1(2.4022650761e-1f));
   p = hn::MulAdd(p, f, set1(6.9314718803e-1f));
   p = hn::MulAdd(p, f, set1(1.0f));
-  return times_power(p, n);
+  return hn::Mul(p, power_of(shifted));
 }
 
 /// e^x; 0 below -87.3, the largest finite power above 88.3.
@@ -121,15 +123,15 @@ HWY_INLINE VF exp(VF x) {
 /// 2^t for t <= 1 or so, to about 3e-7; 2^-126 below -126. The cheap one, for softmax.
 HWY_INLINE VF exp2_below(VF t) {
   const VF y = at_least(t, set1(-126.0f));
-  const VF n = hn::Round(y);
-  const VF f = hn::Sub(y, n);
+  const VF shifted = hn::Add(y, set1(kRounder));
+  const VF f = hn::Sub(y, hn::Sub(shifted, set1(kRounder)));
   VF p = set1(1.3382847234e-3f);
   p = hn::MulAdd(p, f, set1(9.6663685154e-3f));
   p = hn::MulAdd(p, f, set1(5.5503761862e-2f));
   p = hn::MulAdd(p, f, set1(2.4022349038e-1f));
   p = hn::MulAdd(p, f, set1(6.9314718358e-1f));
   p = hn::MulAdd(p, f, set1(1.0f));
-  return times_power(p, n);
+  return hn::Mul(p, power_of(shifted));
 }
 
 /// 1 / x for 1 <= x.
@@ -143,10 +145,14 @@ HWY_INLINE VF reciprocal(VF x) {
 #endif
 }
 
-/// 1 / (1 + e^-x).
-HWY_INLINE VF sigmoid(VF x) {
-  const VF negative = at_most(at_least(hn::Neg(x), set1(-87.3f)), set1(87.3f));
-  return reciprocal(hn::Add(set1(1.0f), exp_in_range(negative)));
+/// 1 / (1 + e^-x), and what is missing to 1 without cancellation.
+struct Sigmoid {
+  VF value, rest;
+};
+HWY_INLINE Sigmoid sigmoid(VF x) {
+  const VF e = exp_in_range(at_most(at_least(hn::Neg(x), set1(-87.3f)), set1(87.3f)));
+  const VF value = reciprocal(hn::Add(set1(1.0f), e));
+  return {value, hn::Mul(e, value)};
 }
 
 }  // namespace HWY_NAMESPACE
