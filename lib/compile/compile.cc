@@ -67,7 +67,8 @@ Compiled compile(const Graph& graph, const CompileRequest& request) {
   pass.nodes(graph.nodes.size());
 
   out.local = pass("partition", [&] {
-    return partition(graph, out.sharding, request.mesh, request.links, request.rank);
+    return partition(graph, out.sharding, request.mesh, request.links, request.rank,
+                     request.dispatch);
   });
   pass.nodes(out.local.graph.nodes.size());
   pass("verify local", [&] { return verify(out.local.graph), 0; });

@@ -1,6 +1,7 @@
 // The compiler on one page: from a global graph and layout rows to one rank's plan.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@ struct CompileRequest {
   int rank = 0;
   int world = 1;
   bool fusion = true;
+  std::optional<Transport> dispatch;  ///< of token rows; none: the cheapest for each dispatch
 };
 
 struct PassTime {

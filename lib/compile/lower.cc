@@ -55,10 +55,15 @@ class Lowering {
     return bytes;
   }
 
-  int extent_of(const Node& node) {
+  /// Rows of output `output`: named by a bind, those of an operand, or of the first ragged operand.
+  int extent_of(const Node& node, size_t output) {
     if (node.attrs.has("which")) {
       const Value bind = node.inputs.back();
       return bound_.at(bind.node) + static_cast<int>(node.attrs.integer("which"));
+    }
+    if (node.attrs.has("rows_of")) {
+      const int64_t operand = node.attrs.integers("rows_of").at(output);
+      return plan_.slots[slot_of(node.inputs[operand])].extent;
     }
     for (Value v : node.inputs) {
       if (graph_.type(v).ragged) return plan_.slots[slot_of(v)].extent;
@@ -98,7 +103,7 @@ class Lowering {
           slot.extent = plan_.slots[slot.alias].extent;
         } else if (slot.type.ragged) {
           slot.home = Home::kRagged;
-          slot.extent = extent_of(node);
+          slot.extent = extent_of(node, k);
           slot.bytes = plan_.extents[slot.extent].expected * row_bytes(slot.type);
         }
         slots_[v] = static_cast<int>(plan_.slots.size());
@@ -113,12 +118,20 @@ class Lowering {
   }
 
   int group_of(const Attrs& attrs) {
-    const auto& list = attrs.integers("axes");
-    const std::vector<Axis> axes(list.begin(), list.end());
-    const std::vector<int> ranks = mesh_.group(rank_, axes);
-    std::vector<std::string> names;
-    for (Axis a : axes) names.push_back(mesh_.atoms[a].name);
-    const std::string name = join(names, "*");
+    std::string name;
+    std::vector<int> ranks;
+    if (attrs.has("ranks")) {  // a part of a group that no axis names: one node, or one rank per node
+      const auto& list = attrs.integers("ranks");
+      ranks.assign(list.begin(), list.end());
+      name = attrs.text("group");
+    } else {
+      const auto& list = attrs.integers("axes");
+      const std::vector<Axis> axes(list.begin(), list.end());
+      ranks = mesh_.group(rank_, axes);
+      std::vector<std::string> names;
+      for (Axis a : axes) names.push_back(mesh_.atoms[a].name);
+      name = join(names, "*");
+    }
     for (size_t g = 0; g < plan_.groups.size(); ++g) {
       if (plan_.groups[g].name == name) return static_cast<int>(g);
     }

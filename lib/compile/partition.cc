@@ -10,8 +10,9 @@
 namespace moetrain {
 
 Partitioner::Partitioner(const Graph& graph, const ShardingResult& sharding, const Mesh& mesh,
-                         const LinkModel& links, int rank)
-    : graph_(graph), sharding_(sharding), mesh_(mesh), links_(links), rank_(rank) {}
+                         const LinkModel& links, int rank, std::optional<Transport> dispatch)
+    : graph_(graph), sharding_(sharding), mesh_(mesh), links_(links), rank_(rank),
+      dispatch_(dispatch) {}
 
 int Partitioner::append(const OpDef& op, std::vector<Value> inputs, Attrs attrs, int like,
                         const std::string& name) {
@@ -96,8 +97,8 @@ LocalGraph Partitioner::run() {
 }
 
 LocalGraph partition(const Graph& graph, const ShardingResult& sharding, const Mesh& mesh,
-                     const LinkModel& links, int rank) {
-  return Partitioner(graph, sharding, mesh, links, rank).run();
+                     const LinkModel& links, int rank, std::optional<Transport> dispatch) {
+  return Partitioner(graph, sharding, mesh, links, rank, dispatch).run();
 }
 
 }  // namespace moetrain

@@ -1,10 +1,11 @@
 // Partition: from the global graph and its layouts to one rank's graph, redistributions made explicit.
 #pragma once
 
-#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "compile/shard/dispatch_cost.h"
 #include "compile/shard/propagate.h"
 #include "graph/graph.h"
 
@@ -28,16 +29,28 @@ struct ReshardNote {
   ReshardPlan plan;
 };
 
+/// The transport of one dispatch and what it was chosen from.
+struct DispatchNote {
+  std::string name;
+  bool chosen = false;  ///< by the cheapest price; otherwise as the request said
+  DispatchShape shape;
+  TransportChoice choice;
+};
+std::string to_string(const DispatchNote& note);
+
 struct LocalGraph {
   Graph graph;  ///< outputs are replicated: every rank holds them whole
   std::vector<LocalPort> states, inputs;
   std::vector<ReshardNote> reshards;
+  std::vector<DispatchNote> dispatches;
 };
 
 /// Makes `rank`'s graph. Every operand arrives in the layout its node demands: a missing one is made by
 /// the cheapest redistribution, once per phase. Ops whose `local` factors are split are expanded
-/// (localize.cc). Nothing else inserts communication. Same on all ranks but for block indices.
+/// (localize*.cc). Nothing else inserts communication. Same on all ranks but for block indices. Token rows
+/// travel by `dispatch`, or by what the links make cheapest (decided for each dispatch by itself).
 LocalGraph partition(const Graph& graph, const ShardingResult& sharding, const Mesh& mesh,
-                     const LinkModel& links, int rank);
+                     const LinkModel& links, int rank,
+                     std::optional<Transport> dispatch = std::nullopt);
 
 }  // namespace moetrain

@@ -6,20 +6,10 @@
 #include <vector>
 
 #include "compile/partition.h"
+#include "compile/transport.h"
 #include "ops/local.h"
 
 namespace moetrain {
-
-/// Local values behind one global dispatch plan.
-struct DispatchBundle {
-  Value plan;         ///< row -> slot of the rows this rank sends, destination-major
-  Value counts;       ///< [members, local experts] sent
-  Value recv_counts;  ///< [members, local experts] received
-  Value offsets;      ///< what grouped ops read: offsets of expert-major rows
-  Value bind;         ///< extent 0: rows sent, extent 1: rows received
-  std::vector<Axis> exchange_axes;
-  int64_t members = 1, local_experts = 0, send_capacity = 0, recv_capacity = 0;
-};
 
 /// One rank's part of a direct exchange: boxes relative to its source and target slice.
 struct DirectMessages {
@@ -31,7 +21,7 @@ struct DirectMessages {
 class Partitioner {
  public:
   Partitioner(const Graph& graph, const ShardingResult& sharding, const Mesh& mesh,
-              const LinkModel& links, int rank);
+              const LinkModel& links, int rank, std::optional<Transport> dispatch);
   LocalGraph run();
 
  private:
@@ -70,10 +60,25 @@ class Partitioner {
   bool localize(int node);
   std::vector<Axis> axes_of(int node, char factor) const;
   void localize_vocab_loss(int node);
+
+  // localize_dispatch.cc
   void localize_dispatch(int node);
   void localize_dispatch_grad(int node);
   void localize_combine(int node);
   void localize_combine_grad(int node);
+  /// Who takes part in the dispatch, by which transport.
+  DispatchBundle form_groups(int node);
+  /// The weights its combine will read, if they exist already; they travel with the expert ids.
+  Value weight_of(int dispatch);
+  Value in_dtype(Value x, DType dtype, int like);
+  void count_once(DispatchBundle& bundle, Value idx, int like, const std::string& name);
+  void count_columns(DispatchBundle& bundle, int like, const std::string& name);
+
+  // transport.cc
+  /// Token rows [b, s, w] -> the rows of all sources at the ranks that pass them on; and the sum of what
+  /// those ranks made of them, back at the sources.
+  Value to_columns(Value x, const DispatchBundle& bundle, int like, const std::string& name);
+  Value from_columns(Value y, const DispatchBundle& bundle, int like, const std::string& name);
   /// Rows in plan order -> expert-major rows at their experts' ranks, and back.
   Value to_experts(Value rows, const DispatchBundle& bundle, int like, const std::string& name);
   Value from_experts(Value rows, const DispatchBundle& bundle, int like, const std::string& name);
@@ -83,6 +88,7 @@ class Partitioner {
   const Mesh& mesh_;
   const LinkModel& links_;
   const int rank_;
+  const std::optional<Transport> dispatch_;
   LocalGraph out_;
   std::map<Value, Value> made_;  ///< global value -> local value in its produced layout
   std::map<std::tuple<Value, Layout, Phase>, Value> resharded_;

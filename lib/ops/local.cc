@@ -175,108 +175,6 @@ std::vector<Type> exchange_types(const Attrs& attrs, Types) {
   return {{DType::kU8, {bytes}, false}};
 }
 
-// token rows -------------------------------------------------------------------------------------
-
-std::vector<Type> dispatch_count_types(const Attrs& attrs, Types in) {
-  const int64_t members = static_cast<int64_t>(attrs.integers("first_experts").size());
-  const int64_t local = attrs.integer("local_experts");
-  return {{DType::kI32, {members * local + 1 + numel(in[0].shape)}, false},
-          {DType::kI32, {members, local}, false}};
-}
-
-void dispatch_count_run(const Attrs& attrs, Tensors in, std::span<Tensor> out) {
-  const auto& first = attrs.integers("first_experts");
-  const int64_t local = attrs.integer("local_experts"), bins = first.size() * local;
-  const int32_t* idx = in[0].as<const int32_t>();
-  const int64_t slots = in[0].numel();
-  int32_t* offsets = out[0].as<int32_t>();
-  int32_t* perm = offsets + bins + 1;
-  int32_t* counts = out[1].as<int32_t>();
-  auto bin_of = [&](int32_t expert) -> int64_t {
-    for (size_t m = 0; m < first.size(); ++m) {
-      if (expert >= first[m] && expert < first[m] + local) return m * local + expert - first[m];
-    }
-    return -1;
-  };
-  std::memset(counts, 0, bins * sizeof(int32_t));
-  for (int64_t i = 0; i < slots; ++i) {
-    const int64_t bin = idx[i] < 0 ? -1 : bin_of(idx[i]);
-    if (bin >= 0) ++counts[bin];
-  }
-  offsets[0] = 0;
-  for (int64_t b = 0; b < bins; ++b) offsets[b + 1] = offsets[b] + counts[b];
-  std::vector<int32_t> next(offsets, offsets + bins);
-  for (int64_t i = 0; i < slots; ++i) {
-    const int64_t bin = idx[i] < 0 ? -1 : bin_of(idx[i]);
-    if (bin >= 0) perm[next[bin]++] = static_cast<int32_t>(i);
-  }
-}
-
-std::vector<Type> row_offsets_types(const Attrs&, Types in) {
-  return {{DType::kI32, {in[0].shape[1] + 1}, false}};
-}
-void row_offsets_run(const Attrs&, Tensors in, std::span<Tensor> out) {
-  const int64_t members = in[0].shape[0], experts = in[0].shape[1];
-  const int32_t* counts = in[0].as<const int32_t>();
-  int32_t* offsets = out[0].as<int32_t>();
-  offsets[0] = 0;
-  for (int64_t e = 0; e < experts; ++e) {
-    int32_t rows = 0;
-    for (int64_t m = 0; m < members; ++m) rows += counts[m * experts + e];
-    offsets[e + 1] = offsets[e] + rows;
-  }
-}
-
-std::vector<Type> bind_types(const Attrs&, Types in) {
-  return {{DType::kI32, {static_cast<int64_t>(in.size())}, false}};
-}
-
-std::vector<Type> gather_rows_types(const Attrs& attrs, Types in) {
-  return {{in[0].dtype,
-           {attrs.integer("experts"), attrs.integer("capacity"), in[0].shape.back()},
-           true}};
-}
-void gather_rows_run(const Attrs& attrs, Tensors in, std::span<Tensor> out) {
-  const int64_t experts = attrs.integer("experts");
-  const int32_t* plan = in[1].as<const int32_t>();
-  const int64_t rows = plan[experts], line = in[0].cols() * size_of(in[0].dtype);
-  const int64_t per_token = (in[1].numel() - experts - 1) / in[0].rows();
-  for (int64_t r = 0; r < rows; ++r) {
-    std::memcpy(out[0].as<char>() + r * line,
-                in[0].as<char>() + plan[experts + 1 + r] / per_token * line, line);
-  }
-}
-
-std::vector<Type> moved_rows_types(const Attrs& attrs, Types in) {
-  Type out = in[0];
-  out.shape[0] = attrs.integer("experts");
-  out.shape[1] = attrs.integer("capacity");
-  return {out};
-}
-
-void regroup_run(const Attrs& attrs, Tensors in, std::span<Tensor> out) {
-  const int64_t members = in[1].shape[0], experts = in[1].shape[1];
-  const int32_t* counts = in[1].as<const int32_t>();
-  const bool inverse = attrs.integer("inverse") != 0;
-  const int64_t line =
-      in[0].shape.empty() || in[0].shape[0] == 0 ? 0 : in[0].bytes() / in[0].shape[0];
-  int64_t expert_row = 0;
-  for (int64_t e = 0; e < experts; ++e) {
-    int64_t source_row = 0;
-    for (int64_t m = 0; m < members; ++m) {
-      for (int64_t k = 0; k < e; ++k) source_row += counts[m * experts + k];
-      const int64_t rows = counts[m * experts + e];
-      const int64_t from = inverse ? expert_row : source_row;
-      const int64_t to = inverse ? source_row : expert_row;
-      if (rows > 0) {
-        std::memcpy(out[0].as<char>() + to * line, in[0].as<char>() + from * line, rows * line);
-      }
-      for (int64_t k = e; k < experts; ++k) source_row += counts[m * experts + k];
-      expert_row += rows;
-    }
-  }
-}
-
 int stack_alias(const Attrs& attrs, int) { return attrs.integer_or("plain", 0) ? 0 : -1; }
 
 }  // namespace
@@ -294,18 +192,6 @@ const OpDef kReduceScatter{"reduce_scatter", reduce_scatter_types, no_rule, null
 const OpDef kAllReduce{"all_reduce", same_type, no_rule, nullptr, copy_cost, nullptr};
 const OpDef kAllToAll{"all_to_all", same_type, no_rule, nullptr, copy_cost, nullptr};
 const OpDef kExchange{"exchange", exchange_types, no_rule, nullptr, copy_cost, nullptr};
-const OpDef kDispatchCount{"dispatch_count", dispatch_count_types, no_rule, nullptr, copy_cost,
-                           dispatch_count_run};
-const OpDef kRowOffsets{"row_offsets", row_offsets_types, no_rule, nullptr, copy_cost,
-                        row_offsets_run};
-const OpDef kBind{"bind", bind_types, no_rule, nullptr, copy_cost, nullptr};
-const OpDef kGatherRows{"gather_rows", gather_rows_types, no_rule, nullptr, copy_cost,
-                        gather_rows_run};
-const OpDef kRowsAllToAll{"rows_all_to_all", moved_rows_types, no_rule, nullptr, copy_cost,
-                          nullptr};
-const OpDef kRegroupRows{"regroup_rows", moved_rows_types, no_rule, nullptr, copy_cost,
-                         regroup_run};
-
 bool is_collective(const OpDef& op) {
   return &op == &kAllGather || &op == &kReduceScatter || &op == &kAllReduce ||
          &op == &kAllToAll || &op == &kExchange || &op == &kRowsAllToAll;

@@ -3,6 +3,7 @@
 
 #include "graph/graph.h"
 #include "graph/op.h"
+#include "ops/rows.h"
 
 namespace moetrain::ops {
 
@@ -35,26 +36,6 @@ extern const OpDef kAllReduce;
 extern const OpDef kAllToAll;
 /// Flat u8 exchange of known sizes. attrs: send_bytes, recv_bytes (integers per member).
 extern const OpDef kExchange;
-
-// Token rows. `counts` tensors are i32 [members, local experts].
-/// idx[b, s, K] -> plan (see experts.h) over members x local experts virtual experts, destination-major;
-/// counts[members, local experts]. attrs: first_experts (integers: first global expert of each member),
-/// local_experts.
-extern const OpDef kDispatchCount;
-/// counts received [members, local experts] -> offsets [local experts + 1] i32 of expert-major rows.
-extern const OpDef kRowOffsets;
-/// Any number of i32 count tensors -> one i32 [n] host-visible handle: the executor waits for the host,
-/// copies every operand to the host and binds extent i to the sum of operand i.
-extern const OpDef kBind;
-/// (x[b, s, d], plan, bind) -> rows ragged[E, cap, d] in plan order. attrs: experts, which (extent index
-/// of bind), capacity.
-extern const OpDef kGatherRows;
-/// (rows, bind) -> rows: ragged all-to-all; block i goes to member i. attrs: axes, send, recv (operand
-/// indices of bind that hold the counts), which, experts, capacity. Collective.
-extern const OpDef kRowsAllToAll;
-/// (rows source-major, counts, bind) -> rows expert-major. attrs: inverse (1: expert-major back to
-/// source-major), which, experts, capacity.
-extern const OpDef kRegroupRows;
 
 /// Is this op one that the executor gives to the communicator?
 bool is_collective(const OpDef& op);

@@ -1,6 +1,7 @@
 // golden_check: runs golden cases through the real compiler, runtime and optimizer and compares everything.
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <iostream>
 
@@ -374,6 +375,17 @@ Arguments parse(int argc, char** argv) {
   return a;
 }
 
+/// parallel.ranks_per_node of the command line: nodes are formed before any configuration is read.
+int node_size(int argc, char** argv) {
+  const std::string key = "parallel.ranks_per_node=";
+  int size = 0;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word.starts_with(key) && word != key + "auto") size = std::atoi(word.c_str() + key.size());
+  }
+  return size;
+}
+
 }  // namespace
 
 }  // namespace moetrain::golden
@@ -382,6 +394,7 @@ int main(int argc, char** argv) {
   using namespace moetrain;
   FabricOptions options;
   options.log_level = Severity::kWarning;
+  options.ranks_per_node = golden::node_size(argc, argv);
   return run_on_fabric(options, [&](Fabric& fabric) {
     return golden::run_all(golden::parse(argc, argv), fabric);
   });

@@ -48,6 +48,7 @@ LocalGraph Rebuild::finish() {
     out.inputs.push_back(std::move(p));
   }
   out.reshards = old_.reshards;
+  out.dispatches = old_.dispatches;
   out.graph = std::move(new_);
   return out;
 }
