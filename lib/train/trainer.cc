@@ -153,6 +153,7 @@ class Trainer {
       }
       const CheckpointReader reader(from_);
       session_->restore(reader);
+      if (reader.step() == 0) return;  // imported weights: a run of its own begins
       at_.step = reader.step();
       at_.samples = reader.metadata_int("consumed_samples");
       at_.updates = reader.metadata_int("updates");
