@@ -1,12 +1,15 @@
 // The compiler, read top to bottom.
 #include "compile/compile.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "base/error.h"
 #include "compile/fuse/accumulate.h"
 #include "compile/late_sums.h"
 #include "compile/lower.h"
+#include "compile/place.h"
+#include "compile/plays.h"
 
 namespace moetrain {
 
@@ -47,6 +50,33 @@ ShardingResult single_rank(const Graph& graph) {
   return result;
 }
 
+/// Layouts are decided once for all stages, as if each were the first.
+Mesh first_stage(Mesh mesh) {
+  mesh.first_rank = 0;
+  return mesh;
+}
+
+/// Frames and rows for the fullest step.
+void schedule(const CompileRequest& request, Plan& plan) {
+  const int stage = request.mesh.first_rank / request.mesh.size();
+  int64_t rows = 0, worst = 0;
+  for (int count : request.micro_batches) {
+    const Timetable t = make_timetable(request.order, request.stages, count);
+    const std::vector<Play> plays = plays_of(plan, t.of_stage.at(stage));
+    const std::vector<int> frames = frames_needed(plan, plays);
+    std::vector<int> segments;
+    for (const Play& play : plays) segments.push_back(play.segment);
+    measure_rows(plan, segments);
+    rows = std::max(rows, plan.ragged_bytes);
+    worst = std::max(worst, plan.ragged_bytes_worst);
+    for (size_t g = 0; g < frames.size(); ++g) {
+      plan.frames[g].count = std::max(plan.frames[g].count, frames[g]);
+    }
+  }
+  plan.ragged_bytes = rows;
+  plan.ragged_bytes_worst = worst;
+}
+
 }  // namespace
 
 Compiled compile(const Graph& graph, const CompileRequest& request) {
@@ -59,7 +89,7 @@ Compiled compile(const Graph& graph, const CompileRequest& request) {
   out.sharding = pass("propagate", [&] {
     return request.mesh.size() == 1
                ? single_rank(graph)
-               : propagate(graph, request.mesh, request.links, request.rows);
+               : propagate(graph, first_stage(request.mesh), request.links, request.rows);
   });
   pass.nodes(graph.nodes.size());
 
@@ -68,7 +98,7 @@ Compiled compile(const Graph& graph, const CompileRequest& request) {
 
   out.local = pass("partition", [&] {
     return partition(graph, out.sharding, request.mesh, request.links, request.rank,
-                     request.dispatch);
+                     request.dispatch, request.stages);
   });
   pass.nodes(out.local.graph.nodes.size());
   pass("verify local", [&] { return verify(out.local.graph), 0; });
@@ -80,8 +110,12 @@ Compiled compile(const Graph& graph, const CompileRequest& request) {
   }
 
   out.plan = pass("lower", [&] {
-    return lower(out.local, request.mesh, request.rank, {request.world});
+    return lower(out.local, request.mesh, request.rank,
+                 {request.world, request.stages, request.order == PipelineOrder::kDualPipeV});
   });
+  pass.nodes(out.plan.slots.size());
+
+  pass("schedule", [&] { return schedule(request, out.plan), 0; });
   pass.nodes(out.plan.slots.size());
   return out;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "compile/partition.h"
+#include "compile/schedule/timetable.h"
 #include "compile/shard/propagate.h"
 #include "plan/plan.h"
 
@@ -18,6 +19,9 @@ struct CompileRequest {
   int rank = 0;
   int world = 1;
   bool fusion = true;
+  Stages stages;                       ///< of the pipeline; `mesh` is that of `rank`'s stage
+  PipelineOrder order = PipelineOrder::k1F1B;
+  std::vector<int> micro_batches{1};   ///< every count a step can have
   std::optional<Transport> dispatch;  ///< of token rows; none: the cheapest for each dispatch
 };
 

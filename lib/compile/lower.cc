@@ -3,10 +3,14 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "base/error.h"
+#include "compile/place.h"
+#include "compile/segments.h"
 #include "ops/basic.h"
 #include "ops/local.h"
+#include "ops/pipe.h"
 #include "ops/settle.h"
 
 namespace moetrain {
@@ -17,16 +21,18 @@ namespace {
 class Lowering {
  public:
   Lowering(const LocalGraph& local, const Mesh& mesh, int rank, const LowerOptions& options)
-      : local_(local), graph_(local.graph), mesh_(mesh), rank_(rank) {
+      : local_(local), graph_(local.graph), mesh_(mesh), rank_(rank), options_(options) {
     plan_.rank = rank;
     plan_.world = options.world;
   }
 
   Plan run() {
     make_slots();
-    emit("step", [](Phase p) { return p != Phase::kUpdate; });
-    emit("update", [](Phase p) { return p == Phase::kUpdate; });
-    place_arena();
+    const auto segments = cut_segments(graph_, options_.stages, options_.split_weights);
+    find_last_uses(segments);
+    for (const SegmentNodes& segment : segments) emit(segment);
+    order_groups();
+    place_memory(plan_);
     make_ports();
     return std::move(plan_);
   }
@@ -139,24 +145,23 @@ class Lowering {
     return static_cast<int>(plan_.groups.size()) - 1;
   }
 
-  template <class Wanted>
-  void emit(const std::string& name, Wanted wanted) {
+  /// Ragged root slot -> the last node that touches it, in the order one micro-batch meets them.
+  void find_last_uses(const std::vector<SegmentNodes>& segments) {
+    for (const SegmentNodes& segment : segments) {
+      for (int n : segment.nodes) {
+        for (Value v : graph_.nodes[n].inputs) last_use_[root(slot_of(v))] = n;
+        for (size_t k = 0; k < graph_.nodes[n].outputs.size(); ++k) {
+          last_use_[root(slot_of({n, static_cast<int>(k)}))] = n;
+        }
+      }
+    }
+  }
+
+  void emit(const SegmentNodes& wanted) {
     Segment segment;
-    segment.name = name;
-    std::vector<int> nodes;
-    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
-      if (wanted(graph_.nodes[i].tag.phase) && !leaf(graph_.nodes[i])) {
-        nodes.push_back(static_cast<int>(i));
-      }
-    }
-    if (nodes.empty()) return;
-    std::map<int, int> last_use;  // ragged root slot -> last node that touches it
-    for (int n : nodes) {
-      for (Value v : graph_.nodes[n].inputs) last_use[root(slot_of(v))] = n;
-      for (size_t k = 0; k < graph_.nodes[n].outputs.size(); ++k) {
-        last_use[root(slot_of({n, static_cast<int>(k)}))] = n;
-      }
-    }
+    segment.name = wanted.name;
+    segment.chunk = wanted.chunk;
+    const std::vector<int>& nodes = wanted.nodes;
     for (int n : nodes) {
       const Node& node = graph_.nodes[n];
       std::vector<int> in, out;
@@ -174,7 +179,7 @@ class Lowering {
           bind.extents.push_back(bound_.at(n) + static_cast<int>(k));
         }
         push(segment, std::move(bind), n);
-      } else if (ops::is_collective(*node.op)) {
+      } else if (ops::is_collective(*node.op) || ops::is_transfer(*node.op)) {
         push(segment, Collective{node.op, node.attrs, in, out, group_of(node.attrs)}, n);
       } else {
         push(segment, Launch{node.op, node.attrs, in, out}, n);
@@ -185,7 +190,7 @@ class Lowering {
       std::sort(touched.begin(), touched.end());
       touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
       for (int s : touched) {
-        if (plan_.slots[s].home == Home::kRagged && last_use.at(s) == n) push(segment, Free{s}, n);
+        if (plan_.slots[s].home == Home::kRagged && last_use_.at(s) == n) push(segment, Free{s}, n);
       }
     }
     plan_.segments.push_back(std::move(segment));
@@ -201,60 +206,28 @@ class Lowering {
     segment.instructions.push_back(std::move(instruction));
   }
 
-  static void touched_slots(const Instruction& instruction, std::vector<int>& slots) {
-    slots.clear();
-    auto add = [&](const std::vector<int>& more) { slots.insert(slots.end(), more.begin(), more.end()); };
-    if (const auto* l = std::get_if<Launch>(&instruction.what)) {
-      add(l->in);
-      add(l->out);
-    } else if (const auto* c = std::get_if<Collective>(&instruction.what)) {
-      add(c->in);
-      add(c->out);
-    } else if (const auto* b = std::get_if<Bind>(&instruction.what)) {
-      add(b->counts);
+  /// Groups inside the stage first, then the streams between stages by name: any two ranks make the groups
+  /// they share in the same order.
+  void order_groups() {
+    std::vector<int> order(plan_.groups.size());
+    std::iota(order.begin(), order.end(), 0);
+    auto stream = [&](int g) { return plan_.groups[g].name.starts_with("pp "); };
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+      if (stream(a) != stream(b)) return stream(b);
+      return stream(a) && plan_.groups[a].name < plan_.groups[b].name;
+    });
+    std::vector<RankGroup> groups;
+    std::vector<int> moved(order.size());
+    for (size_t i = 0; i < order.size(); ++i) {
+      moved[order[i]] = static_cast<int>(i);
+      groups.push_back(std::move(plan_.groups[order[i]]));
     }
-  }
-
-  void place_arena() {
-    std::vector<Interval> intervals;
-    std::vector<int> owner;
-    std::vector<int> slots;
-    int time = 0;
-    std::map<int, size_t> open;
-    int64_t rows_now = 0, worst_now = 0;
-    for (const Segment& segment : plan_.segments) {
-      open.clear();
-      for (const Instruction& instruction : segment.instructions) {
-        touched_slots(instruction, slots);
-        for (int s : slots) {
-          s = root(s);
-          if (plan_.slots[s].home != Home::kArena) continue;
-          auto [at, fresh] = open.try_emplace(s, intervals.size());
-          if (fresh) {
-            intervals.push_back({time, time, plan_.slots[s].bytes, 0});
-            owner.push_back(s);
-          }
-          intervals[at->second].end = time;
-        }
-        if (const auto* a = std::get_if<Alloc>(&instruction.what)) {
-          rows_now += plan_.slots[a->slot].bytes;
-          worst_now += worst_bytes(a->slot);
-          plan_.ragged_bytes = std::max(plan_.ragged_bytes, rows_now);
-          plan_.ragged_bytes_worst = std::max(plan_.ragged_bytes_worst, worst_now);
-        } else if (const auto* f = std::get_if<Free>(&instruction.what)) {
-          rows_now -= plan_.slots[f->slot].bytes;
-          worst_now -= worst_bytes(f->slot);
-        }
-        ++time;
+    plan_.groups = std::move(groups);
+    for (Segment& segment : plan_.segments) {
+      for (Instruction& instruction : segment.instructions) {
+        if (auto* c = std::get_if<Collective>(&instruction.what)) c->group = moved[c->group];
       }
     }
-    plan_.arena_bytes = place_intervals(intervals);
-    for (size_t i = 0; i < intervals.size(); ++i) plan_.slots[owner[i]].offset = intervals[i].offset;
-  }
-
-  int64_t worst_bytes(int slot) const {
-    const Slot& s = plan_.slots[slot];
-    return plan_.extents[s.extent].largest * row_bytes(s.type);
   }
 
   Port port(const LocalPort& p) const {
@@ -295,8 +268,10 @@ class Lowering {
   const Graph& graph_;
   const Mesh& mesh_;
   const int rank_;
+  const LowerOptions options_;
   Plan plan_;
   std::map<Value, int> slots_;
+  std::map<int, int> last_use_;
   std::map<int, int> bound_;  // bind node -> its first extent
 };
 

@@ -1,6 +1,7 @@
 // Lower: from one rank's graph to its plan: slots, memory, row extents, instructions in order.
 #pragma once
 
+#include "base/stages.h"
 #include "compile/partition.h"
 #include "plan/plan.h"
 
@@ -8,10 +9,11 @@ namespace moetrain {
 
 struct LowerOptions {
   int world = 1;
+  Stages stages;
+  bool split_weights = false;  ///< the timetable plays weight gradients by themselves
 };
 
-/// Turns `local` into the plan of `rank`. Forward and backward nodes become segment "step", update nodes
-/// segment "update". In-place ops share the slot of the operand they overwrite; memory of dead values is
+/// Turns `local` into the plan of `rank`, cut into segments (segments.h). In-place ops share the slot of the operand they overwrite; memory of dead values is
 /// reused inside one arena; rows counted at run time are allocated and freed by the tape.
 Plan lower(const LocalGraph& local, const Mesh& mesh, int rank, const LowerOptions& options);
 

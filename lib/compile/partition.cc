@@ -6,17 +6,22 @@
 #include "ops/basic.h"
 #include "ops/embedding.h"
 #include "ops/experts.h"
+#include "ops/pipe.h"
 
 namespace moetrain {
 
 Partitioner::Partitioner(const Graph& graph, const ShardingResult& sharding, const Mesh& mesh,
-                         const LinkModel& links, int rank, std::optional<Transport> dispatch)
+                         const LinkModel& links, int rank, std::optional<Transport> dispatch,
+                         const Stages& stages)
     : graph_(graph), sharding_(sharding), mesh_(mesh), links_(links), rank_(rank),
-      dispatch_(dispatch) {}
+      dispatch_(dispatch), stages_(stages) {
+  if (stages.count > 1) view_ = view_of_stage(graph, stages, mesh.first_rank / mesh.size());
+}
 
 int Partitioner::append(const OpDef& op, std::vector<Value> inputs, Attrs attrs, int like,
                         const std::string& name) {
-  out_.graph.tag = graph_.nodes[like].tag;
+  const auto reader = view_.first_reader.find(like);  // a copied leaf stands where it is read
+  out_.graph.tag = graph_.nodes[reader == view_.first_reader.end() ? like : reader->second].tag;
   const int node = out_.graph.append(op, std::move(inputs), std::move(attrs), name);
   return node;
 }
@@ -90,15 +95,55 @@ void Partitioner::place(int index) {
   emit_outputs(index);
 }
 
+/// Messages from one segment of a chunk to one of another are a stream of their own, so that both ends
+/// agree on the order whatever else the two ranks exchange.
+Attrs Partitioner::stream(int from_node, int to_node) const {
+  const Tag from = graph_.nodes[from_node].tag, to = graph_.nodes[to_node].tag;
+  auto letter = [](Phase p) {
+    return p == Phase::kForward ? "F" : p == Phase::kBackward ? "B" : "U";
+  };
+  auto rank_on = [&](int chunk) -> int64_t {
+    return (rank_ - mesh_.first_rank) + stages_.stage_of(chunk) * mesh_.size();
+  };
+  return Attrs{{"group", cat("pp ", letter(from.phase), from.stage, ">", letter(to.phase), to.stage)},
+               {"ranks", std::vector<int64_t>{rank_on(from.stage), rank_on(to.stage)}}};
+}
+
+void Partitioner::place_on_stage(int index) {
+  const Node& node = graph_.nodes[index];
+  if (view_.place[index] != StageView::kAway) place(index);
+  for (size_t k = 0; k < node.outputs.size(); ++k) {
+    const Value v{index, static_cast<int>(k)};
+    if (const auto reader = view_.received.find(v); reader != view_.received.end()) {
+      Attrs attrs = stream(index, reader->second);
+      attrs.set("dtype", static_cast<int64_t>(node.outputs[k].dtype));
+      attrs.set("shape", local_shape(mesh_, produced(v), node.outputs[k]));
+      define(v, add(ops::kRecv, {}, attrs, reader->second, node.name + ".recv"));
+    }
+    const auto sent = view_.sent.find(v);
+    if (sent == view_.sent.end()) continue;
+    for (const auto& [stage, reader] : sent->second) {
+      append(ops::kSend, {made_.at(v)}, stream(index, reader), index, node.name + ".send");
+    }
+  }
+}
+
 LocalGraph Partitioner::run() {
   MT_CHECK(sharding_.nodes.size() == graph_.nodes.size(), "sharding of another graph");
-  for (size_t i = 0; i < graph_.nodes.size(); ++i) place(static_cast<int>(i));
+  for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+    if (stages_.count == 1) {
+      place(static_cast<int>(i));
+    } else {
+      place_on_stage(static_cast<int>(i));
+    }
+  }
   return std::move(out_);
 }
 
 LocalGraph partition(const Graph& graph, const ShardingResult& sharding, const Mesh& mesh,
-                     const LinkModel& links, int rank, std::optional<Transport> dispatch) {
-  return Partitioner(graph, sharding, mesh, links, rank, dispatch).run();
+                     const LinkModel& links, int rank, std::optional<Transport> dispatch,
+                     const Stages& stages) {
+  return Partitioner(graph, sharding, mesh, links, rank, dispatch, stages).run();
 }
 
 }  // namespace moetrain

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "compile/partition.h"
+#include "compile/stages.h"
 #include "compile/transport.h"
 #include "ops/local.h"
 
@@ -21,7 +22,8 @@ struct DirectMessages {
 class Partitioner {
  public:
   Partitioner(const Graph& graph, const ShardingResult& sharding, const Mesh& mesh,
-              const LinkModel& links, int rank, std::optional<Transport> dispatch);
+              const LinkModel& links, int rank, std::optional<Transport> dispatch,
+              const Stages& stages);
   LocalGraph run();
 
  private:
@@ -30,6 +32,9 @@ class Partitioner {
   Attrs local_attrs(int node) const;
   Value operand(int node, int index);
   void emit_outputs(int node);
+  /// The same for one stage of several: what crosses the border becomes a send or a receive.
+  void place_on_stage(int node);
+  Attrs stream(int from_node, int to_node) const;
   /// Appends to the local graph with the tag of global node `like` and an exact name.
   int append(const OpDef& op, std::vector<Value> inputs, Attrs attrs, int like,
              const std::string& name);
@@ -89,9 +94,11 @@ class Partitioner {
   const LinkModel& links_;
   const int rank_;
   const std::optional<Transport> dispatch_;
+  const Stages stages_;
+  StageView view_;  ///< empty without stages
   LocalGraph out_;
   std::map<Value, Value> made_;  ///< global value -> local value in its produced layout
-  std::map<std::tuple<Value, Layout, Phase>, Value> resharded_;
+  std::map<std::tuple<Value, Layout, Phase, int>, Value> resharded_;  ///< per chunk and phase
   std::map<Value, DispatchBundle> bundles_;     ///< by global plan value
   std::map<Value, Value> returned_;             ///< combine's rows back in plan order, by global rows
   std::map<std::tuple<Shape, DType, Layout, Layout>, ReshardPlan> plans_;

@@ -25,7 +25,7 @@ Value Partitioner::in_layout(Value v, const Layout& to, int like, const std::str
   MT_CHECK(!type.ragged, "'", graph_.node(v).name, "' has rows counted at run time in layout ",
            to_string(mesh_, from), " but '", consumer, "' wants ", to_string(mesh_, to));
   const Phase phase = graph_.nodes[like].tag.phase;
-  const auto key = std::make_tuple(v, to, phase);
+  const auto key = std::make_tuple(v, to, phase, graph_.nodes[like].tag.stage);
   if (auto done = resharded_.find(key); done != resharded_.end()) return done->second;
 
   const auto plan_key = std::make_tuple(type.shape, type.dtype, from, to);

@@ -34,8 +34,8 @@ struct Value {
 
 enum class Phase : uint8_t { kForward, kBackward, kUpdate };
 
-/// Where a node belongs. `layer` is the published layer index (-1 outside layers), `stage` the
-/// pipeline stage.
+/// Where a node belongs. `layer` is the published layer index (-1 outside layers), `stage` the chunk of
+/// the pipeline in depth order (base/stages.h says which ranks hold it).
 struct Tag {
   int layer = -1;
   int stage = 0;

@@ -17,6 +17,13 @@ struct RoutedLayer {
   Value idx, weight, load, plain, mean_score;
 };
 
+/// A read copy of a parameter on a stage that is not the parameter's own.
+struct ParameterCopy {
+  std::string parameter, name;
+  int chunk = 0;  ///< where it is read first
+  Value value;
+};
+
 class Builder {
  public:
   Builder(Graph& graph, const ModelConfig& model, const GraphOptions& options);
@@ -26,9 +33,13 @@ class Builder {
   const GraphOptions& options;
   const std::vector<Parameter> table;
   std::vector<RoutedLayer> routed;
+  std::vector<ParameterCopy> copies;
 
-  /// The compute copy of a parameter by its published name.
-  Value param(const std::string& name) const { return params_.at(name); }
+  /// The compute copy of a parameter by its published name, as the stage of the graph's tag has it.
+  Value param(const std::string& name);
+  /// The chunk a parameter lives on.
+  int home_chunk(const Parameter& p) const;
+  int stage() const { return options.stages.stage_of(g.tag.stage); }
   Value tokens(int64_t k) const { return tokens_.at(k); }
   Value labels(int64_t k) const { return labels_.at(k); }
   Value valid(int64_t k) const { return valid_.at(k); }
@@ -63,6 +74,8 @@ class Builder {
 };
 
 /// Appends the update: gradients accumulated, norm, clip, AdamW, routing bias, loads and loss sums.
-void build_update(Builder& builder, const std::vector<Value>& loss_sums, Value balance, Value loss);
+/// `balances` holds the balance loss of every stage that has one.
+void build_update(Builder& builder, const std::vector<Value>& loss_sums,
+                  const std::vector<Value>& balances, Value loss);
 
 }  // namespace moetrain

@@ -1,6 +1,9 @@
 // The decoder: embedding, blocks, head, multi-token prediction and the loss.
 #include "model/deepseek.h"
 
+#include <map>
+#include <utility>
+
 #include "base/error.h"
 #include "model/builder.h"
 #include "model/rotary.h"
@@ -35,9 +38,31 @@ Builder::Builder(Graph& graph, const ModelConfig& model, const GraphOptions& giv
   }
   for (const Parameter& p : table) {
     g.tag.layer = p.layer;
+    g.tag.stage = home_chunk(p);
     params_[p.name] = ops::state(g, p.name, p.fp32 ? DType::kF32 : options.compute, p.shape);
   }
   g.tag.layer = -1;
+  g.tag.stage = 0;
+}
+
+int Builder::home_chunk(const Parameter& p) const {
+  if (p.layer >= 0) return options.chunk_of(p.layer);
+  return p.name == "model.embed_tokens.weight" ? 0 : options.stages.chunks() - 1;
+}
+
+Value Builder::param(const std::string& name) {
+  const Value own = params_.at(name);
+  const int here = stage();
+  if (options.stages.stage_of(g.node(own).tag.stage) == here) return own;
+  const std::string copy = copy_name(name, here);
+  for (const ParameterCopy& c : copies) {
+    if (c.name == copy) return c.value;
+  }
+  const Type type = g.type(own);
+  const std::string scope = std::exchange(g.scope, "");
+  copies.push_back({name, copy, g.tag.stage, ops::state(g, copy, type.dtype, type.shape)});
+  g.scope = scope;
+  return copies.back().value;
 }
 
 Value Builder::linear(Value x, const std::string& weight, const std::string& name) {
@@ -116,10 +141,12 @@ class Decoder {
     Value x = ops::embedding(g_, b_.param("model.embed_tokens.weight"), b_.tokens(0), DType::kF32,
                              "embed");
     for (int i = 0; i < m_.num_hidden_layers; ++i) {
+      g_.tag.stage = options_.chunk_of(i);
       Scope scope(g_, cat("layers.", i, "."), i);
       x = b_.block(x, i, options_.sequence);
       dump(cat("hidden.", i), x);
     }
+    g_.tag.stage = options_.stages.chunks() - 1;
     x = b_.norm(x, "model.norm.weight", m_.rms_norm_eps, "final_norm");
     dump("hidden.final", x);
     if (options_.purpose == GraphPurpose::kGenerate) {
@@ -132,7 +159,7 @@ class Decoder {
   }
 
  private:
-  Value head_weight() const {
+  Value head_weight() {
     return b_.param(m_.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight");
   }
   Value logits(Value x, const std::string& name) {
@@ -177,22 +204,29 @@ class Decoder {
       for (size_t k = 0; k < sums_.size(); ++k) g_.mark_output(cat("loss_sum.", k), sums_[k]);
       return;
     }
-    Value balance;
+    std::vector<Value> balances;
     if (options_.balance_alpha > 0 && !b_.routed.empty()) {
-      std::vector<Value> terms;
+      std::map<int, std::vector<Value>> terms;  // per stage
+      const Tag tag = g_.tag;
       for (const RoutedLayer& r : b_.routed) {
         const double t = static_cast<double>(r.tokens_per_sequence);
         const double coefficient = options_.balance_alpha *
                                    static_cast<double>(m_.n_routed_experts) /
                                    (static_cast<double>(m_.num_experts_per_tok) * t * t);
-        terms.push_back(ops::balance_loss(g_, r.plain, r.mean_score, b_.scale_balance(),
+        g_.tag.stage = options_.chunk_of(r.layer);
+        terms[b_.stage()].push_back(ops::balance_loss(g_, r.plain, r.mean_score, b_.scale_balance(),
                                           coefficient, cat("layers.", r.layer, ".balance")));
       }
-      balance = ops::add_n(g_, terms, "balance");
-      losses_.push_back(balance);
+      for (const auto& [stage, values] : terms) {
+        g_.tag.stage = g_.node(values.back()).tag.stage;
+        balances.push_back(
+            ops::add_n(g_, values, terms.size() == 1 ? "balance" : cat("balance.", stage)));
+        losses_.push_back(balances.back());
+      }
+      g_.tag = tag;
     }
     const Value loss = losses_.size() == 1 ? losses_[0] : ops::add_n(g_, losses_, "loss");
-    build_update(b_, sums_, balance, loss);
+    build_update(b_, sums_, balances, loss);
   }
 
   Graph& g_;

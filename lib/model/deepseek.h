@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/stages.h"
 #include "config/model.h"
 #include "graph/graph.h"
 #include "model/params.h"
@@ -33,6 +34,12 @@ struct GraphOptions {
   UpdateOptions update;
   /// Names hidden states, logits, routings and gradients as outputs (debug.dump, golden cases).
   bool dump = false;
+  /// Pipeline stages, and the chunk of every layer (MTP layers behind the decoder's; empty: all on chunk
+  /// 0). The embedding lives on chunk 0; final norm, head, loss and MTP on the last.
+  Stages stages;
+  std::vector<int> chunk_of_layer;
+
+  int chunk_of(int layer) const { return chunk_of_layer.empty() ? 0 : chunk_of_layer.at(layer); }
 };
 
 /// Names of the graph's ports (D = num_nextn_predict_layers, k = 0..D, T = compute dtype):
@@ -43,6 +50,8 @@ struct GraphOptions {
 /// states: parameters by name, master: m: v: grad: of each, sum.k f32 [] and sum.balance f32 []
 ///   (loss sums), load.LAYER i64 [E];
 /// outputs of the update: loss_sum.k, balance, grad_norm, clip_factor, load.LAYER; dumps hidden.LAYER, ...
+/// With stages: a parameter read on another stage than its own has a read copy there (copy_name) whose
+/// gradient sum travels home in the update; sum.balance is kept per stage ("sum.balance.STAGE").
 /// A kEvaluate graph outputs loss_sum.k after every micro-batch; kGenerate outputs logits [b, s, V] f32.
 Graph build_graph(const ModelConfig& model, const GraphOptions& options);
 

@@ -53,6 +53,10 @@ void initial_values(const Parameter& parameter, const ModelConfig& model, uint64
 inline std::string master_name(const std::string& p) { return "master:" + p; }
 inline std::string first_moment_name(const std::string& p) { return "m:" + p; }
 inline std::string second_moment_name(const std::string& p) { return "v:" + p; }
+/// The read copy of a parameter on a pipeline stage that is not its own.
+inline std::string copy_name(const std::string& p, int stage) {
+  return p + ".copy" + std::to_string(stage);
+}
 inline std::string gradient_name(const std::string& p) { return "grad:" + p; }
 
 }  // namespace moetrain

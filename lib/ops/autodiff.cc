@@ -72,10 +72,14 @@ std::vector<Value> gradients(Graph& graph, Value loss, const std::vector<Value>&
   };
   auto total = [&](Value v) {
     std::vector<Value>& terms = cotangents[v.node][v.output];
+    const Tag tag = graph.tag;
     while (terms.size() > 1) {
+      // Summed where the earliest reader is, so that one value goes back over a stage's border.
+      graph.tag.stage = graph.node(terms[1]).tag.stage;
       terms[1] = ops::add(graph, terms[0], terms[1], "grad_sum");
       terms.erase(terms.begin());
     }
+    graph.tag = tag;
     return terms.empty() ? Value{} : terms[0];
   };
 

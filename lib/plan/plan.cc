@@ -22,7 +22,15 @@ int64_t Plan::state_bytes() const {
   return total;
 }
 
+int64_t Plan::frame_bytes() const {
+  int64_t total = 0;
+  for (const FrameGroup& f : frames) total += f.bytes * f.count;
+  return total;
+}
+
 int64_t sent_bytes(const Plan& plan, const Collective& c) {
+  if (c.in.empty()) return 0;                           // received
+  if (c.out.empty()) return plan.slots[c.in[0]].bytes;  // sent to another stage
   const int64_t members = static_cast<int64_t>(plan.groups[c.group].ranks.size());
   const int64_t in = plan.slots[c.in[0]].bytes;
   const std::string op = c.op->name;
@@ -50,6 +58,7 @@ std::string slot_text(const Plan& plan, int index) {
     case Home::kInput: where = "input"; break;
     case Home::kOutput: where = "output"; break;
     case Home::kArena: where = cat("@", s.offset); break;
+    case Home::kFrame: where = cat("frame ", s.frame, " @", s.offset); break;
     case Home::kRagged: where = cat("rows ", plan.extents[s.extent].name); break;
     case Home::kHost: where = "host"; break;
   }
@@ -86,7 +95,8 @@ struct InstructionPrinter {
 
 std::string print(const Plan& plan) {
   std::string text = cat("rank ", plan.rank, " of ", plan.world, "; arena ", plan.arena_bytes,
-                         " bytes, states ", plan.state_bytes(), " bytes, rows ",
+                         " bytes, frames ", plan.frame_bytes(), " bytes, states ",
+                         plan.state_bytes(), " bytes, rows ",
                          plan.ragged_bytes, " bytes (worst ", plan.ragged_bytes_worst, ")\n");
   for (const RankGroup& g : plan.groups) text += cat("group ", g.name, ": ", join(g.ranks, " "), "\n");
   for (size_t i = 0; i < plan.slots.size(); ++i) {
@@ -115,7 +125,8 @@ std::string print_collectives(const Plan& plan) {
       const int64_t bytes = sent_bytes(plan, *c);
       total += bytes;
       text += cat(s.name, " ", in.name, " ", c->op->name, " ", plan.groups[c->group].name, " ",
-                  to_string(plan.slots[c->in[0]].type), " ", bytes, "\n");
+                  to_string(plan.slots[c->in.empty() ? c->out[0] : c->in[0]].type), " ", bytes,
+                  "\n");
     }
     text += cat(s.name, " total ", total, " bytes sent by rank ", plan.rank, "\n");
   }
@@ -130,13 +141,27 @@ uint64_t agreement_hash(const Plan& plan) {
       if (const auto* c = std::get_if<Collective>(&in.what)) {
         // What an exchange packs differs between ranks; everything else moves equal blocks.
         const bool equal_blocks = !c->attrs.has("send_bytes");
-        hash = hash_bytes(cat(c->op->name, equal_blocks ? plan.slots[c->in[0]].bytes : 0,
+        hash = hash_bytes(cat(c->op->name, equal_blocks && !c->in.empty() ? plan.slots[c->in[0]].bytes : 0,
                               plan.groups[c->group].ranks.size()), hash);
       }
       hash = hash_bytes(in.name, hash);
     }
   }
   return hash;
+}
+
+std::map<std::string, uint64_t> stream_hashes(const Plan& plan) {
+  std::map<std::string, uint64_t> hashes;
+  for (const Segment& segment : plan.segments) {
+    for (const Instruction& in : segment.instructions) {
+      const auto* c = std::get_if<Collective>(&in.what);
+      if (c == nullptr || (!c->in.empty() && !c->out.empty())) continue;
+      const Type& type = plan.slots[c->in.empty() ? c->out[0] : c->in[0]].type;
+      uint64_t& hash = hashes[plan.groups[c->group].name];
+      hash = hash_bytes(to_string(type), hash);
+    }
+  }
+  return hashes;
 }
 
 }  // namespace moetrain

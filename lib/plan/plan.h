@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <variant>
 #include <vector>
@@ -17,6 +18,7 @@ enum class Home : uint8_t {
   kInput,   ///< fed by the trainer before a segment
   kOutput,  ///< read by the trainer after a segment
   kArena,   ///< planned offset in the static arena
+  kFrame,   ///< planned offset in the frame of a micro-batch in flight
   kRagged,  ///< allocated by the tape at its actual size
   kHost,    ///< a few integers on the host (bound counts)
 };
@@ -27,9 +29,10 @@ struct Slot {
   Type type;           ///< local type; ragged: shape[1] is the capacity in rows per expert, unused
   Home home = Home::kArena;
   int alias = -1;
-  int64_t offset = 0;  ///< bytes into the arena (kArena)
+  int64_t offset = 0;  ///< bytes into the arena (kArena) or the frame (kFrame, kInput with a frame)
   int64_t bytes = 0;   ///< for kRagged: at the expected row count
   int extent = -1;     ///< kRagged: index of the extent that gives its rows
+  int frame = -1;      ///< frame group of what belongs to one micro-batch; -1: there is one of it
 };
 
 /// A row count known at run time only.
@@ -37,6 +40,7 @@ struct Extent {
   std::string name;
   int64_t expected = 0;  ///< rows at balanced routing
   int64_t largest = 0;   ///< rows at worst
+  int frame = 0;         ///< frame group it is counted in
 };
 
 /// Runs one op on slots.
@@ -81,10 +85,19 @@ struct Instruction {
   double seconds = 0;      ///< predicted
 };
 
-/// A run of instructions that the timetable plays as one.
+/// A run of instructions that the timetable plays as one: "step" and "update", or, with pipeline stages,
+/// "F.c", "B.c", "W.c" of the chunks c of this stage and "update".
 struct Segment {
   std::string name;
   std::vector<Instruction> instructions;
+  int chunk = -1;           ///< local chunk it passes; -1: the update
+  std::vector<int> frames;  ///< frame groups it touches
+};
+
+/// Slots of one chunk for one micro-batch in flight, `count` times.
+struct FrameGroup {
+  int64_t bytes = 0;
+  int count = 1;
 };
 
 struct RankGroup {
@@ -110,20 +123,27 @@ struct Plan {
   std::vector<RankGroup> groups;
   std::vector<Segment> segments;
   std::vector<Port> states, inputs, outputs;
+  std::vector<FrameGroup> frames;
   int64_t arena_bytes = 0;
   int64_t ragged_bytes = 0;        ///< peak at balanced routing
   int64_t ragged_bytes_worst = 0;  ///< peak when every row that can arrive does
 
   const Segment& segment(const std::string& name) const;
   int64_t state_bytes() const;
+  /// All frames of all groups.
+  int64_t frame_bytes() const;
 };
 
 /// The whole plan as text: slots, groups, tape.
 std::string print(const Plan& plan);
 /// One line per collective: name, op, group size, bytes this rank sends. Ragged ones at expected rows.
 std::string print_collectives(const Plan& plan);
-/// A hash that equals on all ranks when their plans belong together (same segments, ops, names).
+/// A hash that equals on all ranks of a pipeline stage when their plans belong together (same segments,
+/// ops, names).
 uint64_t agreement_hash(const Plan& plan);
+/// Per stream between stages, in the order of names: a hash of the messages one step passes through it.
+/// Equal at both ends.
+std::map<std::string, uint64_t> stream_hashes(const Plan& plan);
 
 /// The group's view that collectives need: bytes one rank sends for this instruction (expected rows).
 int64_t sent_bytes(const Plan& plan, const Collective& collective);

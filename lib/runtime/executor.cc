@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "ops/local.h"
+#include "ops/pipe.h"
 
 namespace moetrain {
 
@@ -24,6 +25,14 @@ struct Executor::Prepared {
   std::vector<int> moving_in, moving_out;  // positions whose address or rows change per run
 };
 
+/// What belongs to one micro-batch in flight on one chunk.
+struct Executor::Frame {
+  std::byte* memory = nullptr;
+  std::vector<int64_t> rows;                                      // per extent
+  std::map<int, std::byte*> row_buffers;                          // per root slot
+  std::map<int, std::vector<std::vector<int32_t>>> host_counts;  // per bind slot
+};
+
 Executor::Executor(const Plan& plan, Device& device, Fabric& fabric, double ragged_headroom)
     : plan_(plan), device_(device), fabric_(fabric), base_(plan.slots.size(), nullptr),
       rows_(plan.extents.size(), 0) {
@@ -37,7 +46,8 @@ Executor::Executor(const Plan& plan, Device& device, Fabric& fabric, double ragg
   int64_t fixed = 0;
   auto stays = [](const Slot& s) {
     return s.alias < 0 &&
-           (s.home == Home::kState || s.home == Home::kInput || s.home == Home::kOutput);
+           (s.home == Home::kState || s.home == Home::kOutput ||
+            (s.home == Home::kInput && s.frame < 0));
   };
   for (const Slot& s : plan.slots) {
     if (stays(s)) fixed += (s.bytes + 63) / 64 * 64;
@@ -54,6 +64,16 @@ Executor::Executor(const Plan& plan, Device& device, Fabric& fabric, double ragg
   }
   // Tiny models get what they can need at worst: balance means little with a handful of rows.
   constexpr int64_t kSmall = int64_t{4} << 20;
+  frames_.resize(plan.frames.size());
+  entered_.assign(plan.frames.size(), 0);
+  for (size_t g = 0; g < plan.frames.size(); ++g) {
+    for (int i = 0; i < plan.frames[g].count; ++i) {
+      auto made = std::make_unique<Frame>();
+      made->rows.resize(plan.extents.size(), 0);
+      if (plan.frames[g].bytes > 0) made->memory = own(plan.frames[g].bytes, "micro-batch in flight");
+      frames_[g].push_back(std::move(made));
+    }
+  }
   row_arena_ = std::make_unique<RowArena>(
       device_, std::max(static_cast<int64_t>(static_cast<double>(plan.ragged_bytes) *
                                              ragged_headroom),
@@ -79,14 +99,33 @@ int Executor::root(int slot) const {
   return slot;
 }
 
-std::byte* Executor::address(int slot) const { return base_[root(slot)]; }
+Executor::Frame& Executor::frame(int group) const { return *frames_[group][entered_[group]]; }
+
+void Executor::enter(const std::vector<int>& frames) {
+  MT_CHECK(frames.size() == frames_.size(), "frames of ", frames.size(), " groups");
+  for (size_t g = 0; g < frames.size(); ++g) {
+    MT_CHECK(frames[g] >= 0 && frames[g] < static_cast<int>(frames_[g].size()), "frame ", frames[g],
+             " of group ", g, ", which has ", frames_[g].size());
+  }
+  entered_ = frames;
+}
+
+std::byte* Executor::address(int slot) const {
+  const int at = root(slot);
+  const Slot& s = plan_.slots[at];
+  if (s.frame < 0) return base_[at];
+  const Frame& f = frame(s.frame);
+  if (s.home != Home::kRagged) return f.memory + s.offset;
+  const auto rows = f.row_buffers.find(at);
+  return rows == f.row_buffers.end() ? nullptr : rows->second;
+}
 
 Tensor Executor::tensor(int slot) const {
   const Slot& s = plan_.slots[slot];
   Tensor t{address(slot), s.type.dtype, s.type.shape};
   if (s.type.ragged) {
     t.shape.erase(t.shape.begin());
-    t.shape[0] = s.extent >= 0 ? rows_[s.extent] : 0;
+    t.shape[0] = s.extent >= 0 ? frame(plan_.extents[s.extent].frame).rows[s.extent] : 0;
   }
   return t;
 }
@@ -113,11 +152,11 @@ void Executor::prepare(const Segment& segment, std::vector<Prepared>& out) {
     }
     for (size_t k = 0; k < in->size(); ++k) {
       p.in.push_back(tensor((*in)[k]));
-      if (plan_.slots[(*in)[k]].type.ragged) p.moving_in.push_back(static_cast<int>(k));
+      if (plan_.slots[(*in)[k]].frame >= 0) p.moving_in.push_back(static_cast<int>(k));
     }
     for (size_t k = 0; k < results->size(); ++k) {
       p.out.push_back(tensor((*results)[k]));
-      if (plan_.slots[(*results)[k]].type.ragged) p.moving_out.push_back(static_cast<int>(k));
+      if (plan_.slots[(*results)[k]].frame >= 0) p.moving_out.push_back(static_cast<int>(k));
     }
   }
 }
@@ -136,7 +175,8 @@ void Executor::run(const std::string& name) {
                        std::vector<Tensor>& tensors) {
       for (int k : moving) {
         tensors[k].data = address(slots[k]);
-        tensors[k].shape[0] = rows_[plan_.slots[slots[k]].extent];
+        const Slot& s = plan_.slots[slots[k]];
+        if (s.type.ragged) tensors[k].shape[0] = frame(s.frame).rows[s.extent];
       }
     };
     if (const auto* l = std::get_if<Launch>(&instruction.what)) {
@@ -154,11 +194,13 @@ void Executor::run(const std::string& name) {
       const Slot& s = plan_.slots[a->slot];
       int64_t row = static_cast<int64_t>(size_of(s.type.dtype));
       for (size_t d = 2; d < s.type.shape.size(); ++d) row *= s.type.shape[d];
-      base_[a->slot] = row_arena_->allocate(rows_[s.extent] * row);
+      Frame& f = frame(s.frame);
+      f.row_buffers[a->slot] = row_arena_->allocate(f.rows[s.extent] * row);
       growths_ = row_arena_->growths();
     } else if (const auto* f = std::get_if<Free>(&instruction.what)) {
-      row_arena_->release(base_[f->slot]);
-      base_[f->slot] = nullptr;
+      auto& buffers = frame(plan_.slots[f->slot].frame).row_buffers;
+      row_arena_->release(buffers.at(f->slot));
+      buffers.erase(f->slot);
     }
     events[i] = lane.record();
     if (observer_) observer_->ran(segment, instruction, begin, now());
@@ -167,7 +209,8 @@ void Executor::run(const std::string& name) {
 }
 
 void Executor::run_bind(const Bind& bind, Lane& lane) {
-  auto& counts = host_counts_[bind.host];
+  Frame& f = frame(plan_.slots[bind.host].frame);
+  auto& counts = f.host_counts[bind.host];
   counts.resize(bind.counts.size());
   for (size_t k = 0; k < bind.counts.size(); ++k) {
     const Tensor t = tensor(bind.counts[k]);
@@ -178,12 +221,14 @@ void Executor::run_bind(const Bind& bind, Lane& lane) {
   for (size_t k = 0; k < counts.size(); ++k) {
     int64_t rows = 0;
     for (int32_t c : counts[k]) rows += c;
-    rows_[bind.extents[k]] = rows;
+    rows_[bind.extents[k]] = f.rows[bind.extents[k]] = rows;
   }
 }
 
 void Executor::run_collective(const Collective& c, const Prepared& p, Lane& lane) {
   Communicator& group = *groups_[c.group];
+  if (c.op == &ops::kSend) return group.send(p.in[0].data, p.in[0].bytes(), 1, lane);
+  if (c.op == &ops::kRecv) return group.recv(p.out[0].data, p.out[0].bytes(), 0, lane);
   const Tensor& in = p.in[0];
   const Tensor& out = p.out[0];
   const int64_t members = group.size();
@@ -201,7 +246,8 @@ void Executor::run_collective(const Collective& c, const Prepared& p, Lane& lane
     group.all_to_all_v(in.data, c.attrs.integers("send_bytes"), out.data,
                        c.attrs.integers("recv_bytes"), lane);
   } else if (c.op == &ops::kRowsAllToAll) {
-    const auto& counts = host_counts_.at(c.in.back());
+    const int host = c.in.back();
+    const auto& counts = frame(plan_.slots[host].frame).host_counts.at(host);
     int64_t row = static_cast<int64_t>(size_of(in.dtype));
     for (size_t d = 1; d < in.shape.size(); ++d) row *= in.shape[d];
     auto bytes_per_member = [&](const std::vector<int32_t>& table) {

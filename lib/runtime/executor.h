@@ -30,6 +30,9 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
+  /// Chooses, per frame group of the plan, whose micro-batch the next write, run and read are about. All
+  /// groups start at frame 0.
+  void enter(const std::vector<int>& frames);
   /// Runs one segment; returns when all its work is issued and the host has seen the last of it.
   void run(const std::string& segment);
 
@@ -59,6 +62,7 @@ class Executor {
 
  private:
   struct Prepared;
+  struct Frame;
 
   void prepare(const Segment& segment, std::vector<Prepared>& out);
   void run_collective(const Collective& c, const Prepared& p, Lane& lane);
@@ -66,18 +70,20 @@ class Executor {
   std::byte* address(int slot) const;
   int root(int slot) const;
   Tensor tensor(int slot) const;
+  Frame& frame(int group) const;
 
   const Plan& plan_;
   Device& device_;
   Fabric& fabric_;
   std::vector<std::byte*> owned_;
-  std::vector<std::byte*> base_;  // per slot: address of roots outside the row arena
+  std::vector<std::byte*> base_;  // per slot: address of roots outside frames
+  std::vector<std::vector<std::unique_ptr<Frame>>> frames_;  // per group
+  std::vector<int> entered_;                                 // per group
   std::byte* arena_ = nullptr;
   std::byte* workspace_ = nullptr;
   size_t workspace_bytes_ = 0;
   std::unique_ptr<RowArena> row_arena_;
-  std::vector<int64_t> rows_;                          // per extent
-  std::map<int, std::vector<std::vector<int32_t>>> host_counts_;  // per bind slot
+  std::vector<int64_t> rows_;  // per extent, as last bound
   std::vector<std::unique_ptr<Communicator>> groups_;
   std::map<std::string, std::vector<Prepared>> prepared_;
   std::map<std::string, const Port*> states_, inputs_, outputs_;

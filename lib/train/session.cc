@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <set>
+#include <sstream>
 #include <thread>
 
 #include "base/error.h"
@@ -33,6 +34,10 @@ int64_t threads_for(const Config& config, const Fabric& fabric) {
   return std::max<int64_t>(1, cores / std::max<int64_t>(1, neighbours));
 }
 
+bool is_moment(const std::string& state) {
+  return state.starts_with("m:") || state.starts_with("v:");
+}
+
 std::string layer_output(int layer) { return cat("load.", layer); }
 
 }  // namespace
@@ -49,20 +54,21 @@ GraphOptions graph_options(const Config& config, const SessionOptions& options) 
   g.update = {config.optimizer.betas[0], config.optimizer.betas[1], config.optimizer.eps,
               config.optimizer.weight_decay, config.optimizer.clip_norm};
   g.dump = options.dump;
+  g.stages = config_stages(config);
+  g.chunk_of_layer = config_chunks(config);
   return g;
 }
 
 CompileRequest compile_request(const Config& config, const Graph& graph, int rank, int world,
                                const LinkModel& links) {
-  if (config.parallel.pipeline > 1) {
-    throw UserError(std::vector<Diagnostic>{
-        {config.where("parallel.pipeline"),
-         cat("parallel.pipeline: ", config.parallel.pipeline,
-             " stages are more than this build can run; use 1 and spread the model over tensor, "
-             "expert and data ranks")}});
-  }
   CompileRequest request;
   request.mesh = config_mesh(config);
+  request.mesh.first_rank = rank / request.mesh.size() * request.mesh.size();
+  request.stages = config_stages(config);
+  request.order = config_order(config, graph);
+  request.micro_batches = request.order == PipelineOrder::kForwardOnly
+                              ? std::vector<int>{2 * request.stages.chunks()}
+                              : config_micro_batches(config);
   request.rows = config_rows(config, graph);
   request.links = links;
   request.rank = rank;
@@ -80,10 +86,9 @@ Session::Session(const Config& config, Fabric& fabric, const SessionOptions& opt
   links.ranks_per_node = 0;  // as they really lie
   for (int r = 0; r < fabric.size(); ++r) links.ranks_per_node += fabric.node_of(r) == 0;
   compiled_ = compile(graph_, compile_request(config, graph_, fabric.rank(), fabric.size(), links));
-  const std::string hash = std::to_string(agreement_hash(compiled_.plan));
-  for (const std::string& other : fabric.gather(hash)) {
-    MT_CHECK(other == hash, "the ranks compiled plans that do not belong together");
-  }
+  stages_ = config_stages(config);
+  stage_ = fabric.rank() / (fabric.size() / stages_.count);
+  check_agreement();
   CpuOptions cpu;
   cpu.threads = static_cast<int>(threads_for(config, fabric));
   cpu.reference = options.reference;
@@ -91,7 +96,31 @@ Session::Session(const Config& config, Fabric& fabric, const SessionOptions& opt
                                                       : make_cpu_device(cpu);
   executor_ = std::make_unique<Executor>(compiled_.plan, *device_, fabric,
                                          config.compute.ragged_headroom);
+  pipe_ = std::make_unique<PipeGroup>(fabric, *device_, stages_.count);
+  numbers_ = std::make_unique<UpdateNumbers>(graph_, stages_);
   for (const Port& p : compiled_.plan.states) executor_->clear(p);
+}
+
+/// Ranks of a stage play the same tape; both ends of a stream between stages pass the same messages.
+void Session::check_agreement() const {
+  const Plan& plan = compiled_.plan;
+  std::string mine = std::to_string(agreement_hash(plan));
+  for (const auto& [stream, hash] : stream_hashes(plan)) mine += cat("\n", stream, "=", hash);
+  const std::vector<std::string> all = fabric_.gather(mine);
+  const int stage_ranks = fabric_.size() / stages_.count;
+  std::map<std::string, std::string> streams;
+  for (int r = 0; r < fabric_.size(); ++r) {
+    MT_CHECK(r / stage_ranks != stage_ || all[r] == mine,
+             "the ranks compiled plans that do not belong together");
+    std::istringstream lines(all[r]);
+    std::string line;
+    for (std::getline(lines, line); std::getline(lines, line);) {
+      const size_t equals = line.find('=');
+      const auto [at, fresh] = streams.emplace(line.substr(0, equals), line.substr(equals));
+      MT_CHECK(fresh || at->second == line.substr(equals), "stream ", at->first,
+               " between pipeline stages differs at rank ", r);
+    }
+  }
 }
 
 Session::~Session() = default;
@@ -119,7 +148,9 @@ void Session::write_state(const std::string& name, const ReadBox& read, const st
 }
 
 void Session::write_parameter(const Parameter& p, const ReadBox& read) {
-  write_state(p.name, read, p.name);
+  if (has_state(p.name)) write_state(p.name, read, p.name);
+  const std::string copy = copy_name(p.name, stage_);
+  if (has_state(copy)) write_state(copy, read, p.name);
   if (has_state(master_name(p.name))) write_state(master_name(p.name), read, p.name);
 }
 
@@ -164,6 +195,7 @@ std::vector<ShardOut> Session::shards() {
     out.push_back(std::move(shard));
   };
   for (const Parameter& p : table_) {
+    if (!has_state(p.name)) continue;  // of another stage
     add(has_state(master_name(p.name)) ? master_name(p.name) : p.name, p.name);
     if (!p.trained || !has_state(first_moment_name(p.name))) continue;
     add(first_moment_name(p.name), first_moment_name(p.name));
@@ -184,9 +216,13 @@ std::vector<std::pair<std::string, Shape>> Session::checkpoint_states() const {
 }
 
 void Session::restore(const CheckpointReader& reader) {
+  // Imported weights (step 0) come without moments: those start at zero, as in a new run.
+  const bool imported =
+      reader.step() == 0 && std::none_of(reader.states().begin(), reader.states().end(),
+                                         [](const StoredState& s) { return is_moment(s.name); });
   std::vector<StateSpec> expected;
   for (const auto& [name, shape] : checkpoint_states()) {
-    expected.push_back({name, DType::kF32, shape});
+    if (!imported || !is_moment(name)) expected.push_back({name, DType::kF32, shape});
   }
   reader.check(expected);
   auto read = [&](const std::string& name, const Box& box, float* out) {
@@ -194,7 +230,7 @@ void Session::restore(const CheckpointReader& reader) {
   };
   for (const Parameter& p : table_) {
     write_parameter(p, read);
-    if (!p.trained || !has_state(first_moment_name(p.name))) continue;
+    if (imported || !p.trained || !has_state(first_moment_name(p.name))) continue;
     write_state(first_moment_name(p.name), read, first_moment_name(p.name));
     write_state(second_moment_name(p.name), read, second_moment_name(p.name));
   }
@@ -206,13 +242,18 @@ void Session::feed_scalar(const std::string& name, std::vector<float> values) {
   }
 }
 
-void Session::feed(int64_t first, const FillBatch& fill) {
-  const Port& tokens = executor_->input("tokens.0");
-  const int64_t b0 = tokens.begin[0], nb = tokens.extent[0];
+void Session::feed(int64_t first, const FillBatch& fill, int chunk) {
+  std::vector<const Port*> wanted;
+  for (const Port& port : compiled_.plan.inputs) {
+    const int frame = compiled_.plan.slots[port.slot].frame;
+    if (port.global.shape.size() == 2 && frame == chunk) wanted.push_back(&port);
+  }
+  if (wanted.empty()) return;
+  const int64_t b0 = wanted[0]->begin[0], nb = wanted[0]->extent[0];
   fill(first + b0, nb, batch_);
   MT_CHECK(batch_.b == nb && batch_.s == options_.sequence, "batch of ", batch_.b, " x ", batch_.s);
-  for (const Port& port : compiled_.plan.inputs) {
-    if (port.global.shape.size() != 2) continue;
+  for (const Port* wanted_port : wanted) {
+    const Port& port = *wanted_port;
     const auto dot = port.name.find('.');
     const int64_t depth = dot == std::string::npos ? 0 : std::stoll(port.name.substr(dot + 1));
     const std::string kind = port.name.substr(0, dot);
@@ -223,7 +264,7 @@ void Session::feed(int64_t first, const FillBatch& fill) {
                                             : static_cast<void*>(batch_.doc_start.data());
     const int64_t s = options_.sequence, s0 = port.begin[1], ns = port.extent[1];
     MT_CHECK(port.begin[0] >= b0 && port.begin[0] + port.extent[0] <= b0 + nb,
-             "input '", port.name, "' is laid out unlike the tokens");
+             "input '", port.name, "' is laid out unlike the others");
     staging_.resize(port.extent[0] * ns * 4);
     for (int64_t b = 0; b < port.extent[0]; ++b) {
       std::memcpy(staging_.data() + b * ns * 4,
@@ -234,7 +275,7 @@ void Session::feed(int64_t first, const FillBatch& fill) {
   }
 }
 
-std::vector<float> Session::output(const std::string& name) const {
+std::vector<float> Session::local_output(const std::string& name) const {
   const Port& port = executor_->output(name);
   const int64_t n = numel(port.global.shape);
   std::vector<std::byte> raw(n * size_of(port.global.dtype));
@@ -243,6 +284,66 @@ std::vector<float> Session::output(const std::string& name) const {
   std::vector<float> out(n);
   for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(get_element(t, i));
   return out;
+}
+
+std::vector<float> Session::output(const std::string& name) const {
+  if (stages_.count == 1) return local_output(name);
+  const auto named = std::find_if(graph_.outputs.begin(), graph_.outputs.end(),
+                                  [&](const NamedValue& o) { return o.name == name; });
+  MT_CHECK(named != graph_.outputs.end(), "no output '", name, "'");
+  const int owner = stages_.stage_of(graph_.node(named->value).tag.stage);
+  std::string mine;
+  if (owner == stage_ && fabric_.rank() % (fabric_.size() / stages_.count) == 0) {
+    const auto kept = kept_.find({shown_, name});
+    const std::vector<float> values = kept == kept_.end() ? local_output(name) : kept->second;
+    mine.assign(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+  }
+  const std::string whole = fabric_.gather(mine).at(owner * (fabric_.size() / stages_.count));
+  std::vector<float> out(whole.size() / sizeof(float));
+  std::memcpy(out.data(), whole.data(), whole.size());
+  return out;
+}
+
+std::vector<std::pair<std::string, Type>> Session::outputs() const {
+  std::vector<std::pair<std::string, Type>> out;
+  for (const NamedValue& o : graph_.outputs) out.emplace_back(o.name, graph_.type(o.value));
+  return out;
+}
+
+const std::vector<Play>& Session::plays(int micro_batches) {
+  std::vector<Play>& plays = plays_[micro_batches];
+  if (plays.empty()) {
+    const PipelineOrder order = config_order(config_, graph_);
+    const Timetable t = make_timetable(order, stages_, micro_batches);
+    plays = plays_of(compiled_.plan, t.of_stage.at(stage_));
+  }
+  return plays;
+}
+
+void Session::run(const Play& play, int64_t first, const FillBatch& fill) {
+  const Segment& segment = compiled_.plan.segments[play.segment];
+  executor_->enter(play.frames);
+  if (play.feeds) feed(first + play.micro * options_.batch, fill, segment.chunk);
+  executor_->run(segment.name);
+}
+
+/// Several micro-batches are in flight, so what one leaves is kept aside until it is asked for.
+void Session::keep_outputs(const Play& play) {
+  const Segment& segment = compiled_.plan.segments[play.segment];
+  std::set<int> written;
+  for (const Instruction& in : segment.instructions) {
+    if (const auto* l = std::get_if<Launch>(&in.what)) written.insert(l->out.begin(), l->out.end());
+    if (const auto* c = std::get_if<Collective>(&in.what)) {
+      written.insert(c->out.begin(), c->out.end());
+    }
+  }
+  for (const Port& port : compiled_.plan.outputs) {
+    int slot = port.slot;  // an output may be another name for what the segment wrote
+    while (!written.count(slot) && compiled_.plan.slots[slot].alias >= 0) {
+      slot = compiled_.plan.slots[slot].alias;
+    }
+    if (written.count(slot)) kept_[{play.micro, port.name}] = local_output(port.name);
+  }
 }
 
 StepResult Session::train_step(int64_t first, int64_t global_batch,
@@ -259,36 +360,44 @@ StepResult Session::train_step(int64_t first, int64_t global_batch,
     feed_scalar(cat("scale.", k), {static_cast<float>(weight * inverse(valid.at(k)))});
   }
   feed_scalar("scale.balance", {static_cast<float>(inverse(global_batch))});
-  for (int64_t m = 0; m < global_batch / options_.batch; ++m) {
-    feed(first + m * options_.batch, fill);
-    executor_->run("step");
-    if (after_micro_batch) after_micro_batch(m);
+  const int count = static_cast<int>(global_batch / options_.batch);
+  kept_.clear();
+  for (const Play& play : plays(count)) {
+    run(play, first, fill);
+    if (stages_.count == 1) {
+      if (after_micro_batch) after_micro_batch(play.micro);
+    } else if (session_options_.dump && (after_micro_batch || play.micro == count - 1)) {
+      keep_outputs(play);
+    }
   }
+  for (shown_ = 0; stages_.count > 1 && after_micro_batch && shown_ < count; ++shown_) {
+    after_micro_batch(shown_);
+  }
+  shown_ = count - 1;
   const double t = static_cast<double>(settings.update);
   feed_scalar("hyper", {static_cast<float>(settings.learning_rate),
                         static_cast<float>(1 - std::pow(options_.update.beta1, t)),
                         static_cast<float>(1 - std::pow(options_.update.beta2, t)), 0.0f});
   feed_scalar("bias_speed", {static_cast<float>(settings.bias_speed)});
   executor_->run("update");
+  numbers_->collect(*executor_, *pipe_);
 
   StepResult result;
   for (int64_t k = 0; k <= depths; ++k) {
-    result.loss_per_depth.push_back(executor_->scalar(cat("loss_sum.", k)) * inverse(valid[k]));
+    result.loss_per_depth.push_back(numbers_->scalar(cat("loss_sum.", k)) * inverse(valid[k]));
   }
   result.main_loss = result.loss_per_depth[0];
   for (int64_t k = 1; k <= depths; ++k) {
     result.mtp_loss += result.loss_per_depth[k] / static_cast<double>(depths);
   }
-  if (executor_->has_output("balance")) result.balance_loss = executor_->scalar("balance");
+  if (numbers_->has("balance")) result.balance_loss = numbers_->scalar("balance");
   result.loss = result.main_loss + settings.mtp_lambda * result.mtp_loss + result.balance_loss;
-  result.grad_norm = executor_->scalar("grad_norm");
-  result.applied = executor_->scalar("clip_factor") >= 0;
+  result.grad_norm = numbers_->scalar("grad_norm");
+  result.applied = numbers_->scalar("clip_factor") >= 0;
   for (int layer = 0; layer < config_.model.total_layers(); ++layer) {
-    if (!executor_->has_output(layer_output(layer))) continue;
-    const Port& port = executor_->output(layer_output(layer));
-    std::vector<int64_t> load(numel(port.global.shape));
-    executor_->read(port, load.data(), load.size() * sizeof(int64_t));
-    result.loads[layer] = std::move(load);
+    if (numbers_->has(layer_output(layer))) {
+      result.loads[layer] = numbers_->integers(layer_output(layer));
+    }
   }
   return result;
 }
@@ -297,10 +406,22 @@ std::vector<double> Session::evaluate(int64_t first, int64_t count, const FillBa
   const int64_t depths = config_.model.num_nextn_predict_layers;
   std::vector<double> sums(depths + 1, 0);
   for (int64_t k = 0; k <= depths; ++k) feed_scalar(cat("scale.", k), {1.0f});
-  for (int64_t m = 0; m < count / options_.batch; ++m) {
-    feed(first + m * options_.batch, fill);
-    executor_->run("step");
+  for (const Play& play : plays(static_cast<int>(count / options_.batch))) {
+    run(play, first, fill);
+    const bool last = compiled_.plan.segments[play.segment].chunk ==
+                      stages_.local(stages_.chunks() - 1);
+    if (!last || !executor_->has_output("loss_sum.0")) continue;
     for (int64_t k = 0; k <= depths; ++k) sums[k] += executor_->scalar(cat("loss_sum.", k));
+  }
+  // Only the stage with the loss has counted; the others add zeros.
+  std::vector<std::byte> mine(sums.size() * sizeof(double));
+  std::memcpy(mine.data(), sums.data(), mine.size());
+  const auto all = pipe_->gather(mine);
+  std::fill(sums.begin(), sums.end(), 0.0);
+  for (const auto& part : all) {
+    std::vector<double> values(sums.size());
+    std::memcpy(values.data(), part.data(), part.size());
+    for (size_t k = 0; k < sums.size(); ++k) sums[k] += values[k];
   }
   return sums;
 }

@@ -12,7 +12,9 @@
 #include "config/config.h"
 #include "data/sampler.h"
 #include "model/deepseek.h"
+#include "compile/plays.h"
 #include "runtime/executor.h"
+#include "train/pipeline.h"
 
 namespace moetrain {
 
@@ -83,7 +85,8 @@ class Session {
   void restore(const CheckpointReader& reader);
 
   /// Runs one training step on samples [first, first + global_batch). `valid` holds the global number of
-  /// valid tokens per depth. `after_micro_batch` (optional) is called after each with its index.
+  /// valid tokens per depth. `after_micro_batch` (optional) is called with the index of each, in order (with
+  /// pipeline stages, where several are in flight, once all are done).
   StepResult train_step(int64_t first, int64_t global_batch, const std::vector<int64_t>& valid,
                         const StepSettings& settings, const FillBatch& fill,
                         const std::function<void(int64_t)>& after_micro_batch = {});
@@ -93,17 +96,26 @@ class Session {
 
   /// Sequences of one global micro-batch.
   int64_t micro_batch() const { return options_.batch; }
-  /// A named output, whole, as float32 (integers converted). Local.
+  /// A named output, whole, as float32 (integers converted). Of a micro-batch: during after_micro_batch
+  /// that one's, later the last one's (with stages only if the session dumps). Local without pipeline
+  /// stages, else collective.
   std::vector<float> output(const std::string& name) const;
+  /// Names and whole types of all outputs, of all stages.
+  std::vector<std::pair<std::string, Type>> outputs() const;
 
-  /// This rank's part of every input that is [b, s]-shaped.
-  void feed(int64_t first, const FillBatch& fill);
+  /// Writes this rank's part of every [b, s]-shaped input that belongs to local chunk `chunk`.
+  void feed(int64_t first, const FillBatch& fill, int chunk = 0);
   void feed_scalar(const std::string& name, std::vector<float> values);
 
  private:
   void write_parameter(const Parameter& p, const ReadBox& read);
   void write_state(const std::string& name, const ReadBox& read, const std::string& source);
   bool has_state(const std::string& name) const;
+  void check_agreement() const;
+  const std::vector<Play>& plays(int micro_batches);
+  void run(const Play& play, int64_t first, const FillBatch& fill);
+  void keep_outputs(const Play& play);
+  std::vector<float> local_output(const std::string& name) const;
 
   const Config& config_;
   Fabric& fabric_;
@@ -114,6 +126,13 @@ class Session {
   Compiled compiled_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Executor> executor_;
+  Stages stages_;
+  int stage_ = 0;
+  std::unique_ptr<PipeGroup> pipe_;
+  std::unique_ptr<UpdateNumbers> numbers_;
+  std::map<int, std::vector<Play>> plays_;  ///< by number of micro-batches
+  std::map<std::pair<int, std::string>, std::vector<float>> kept_;  ///< by micro-batch and output
+  int shown_ = 0;  ///< the micro-batch that output() tells of
   Batch batch_;
   std::vector<std::byte> staging_;
 };

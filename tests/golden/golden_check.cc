@@ -191,14 +191,28 @@ class Run {
     for (const auto& [layer, load] : r.loads) {
       auto& loads = trajectory_[cat("steps.route.", layer, ".load")];
       loads.insert(loads.end(), load.begin(), load.end());
-      const Port& port = session.executor().state(
-          cat("model.layers.", layer, ".mlp.gate.e_score_correction_bias"));
-      std::vector<float> bias(numel(port.extent));
-      session.executor().read(port, bias.data(), bias.size() * sizeof(float));
+      const std::vector<float> bias =
+          whole_state(session, cat("model.layers.", layer, ".mlp.gate.e_score_correction_bias"));
       auto& biases = trajectory_[cat("steps.route.", layer, ".bias")];
       biases.insert(biases.end(), bias.begin(), bias.end());
     }
     if (step == 0) compare_first(session, r);
+  }
+
+  /// A float32 state that the ranks of its pipeline stage hold whole, on all ranks.
+  std::vector<float> whole_state(Session& session, const std::string& name) {
+    std::string mine;
+    for (const Port& port : session.plan().states) {
+      if (port.name != name) continue;
+      mine.resize(numel(port.extent) * sizeof(float));
+      session.executor().read(port, mine.data(), mine.size());
+    }
+    for (const std::string& part : fabric_.gather(mine)) {
+      if (!part.empty()) mine = part;
+    }
+    std::vector<float> values(mine.size() / sizeof(float));
+    std::memcpy(values.data(), mine.data(), mine.size());
+    return values;
   }
 
   void compare_first(Session& session, const StepResult& r) {

@@ -145,6 +145,14 @@ Timetable forward_only(const Stages& stages, int micro_batches) {
   return t;
 }
 
+Timetable make_timetable(PipelineOrder order, const Stages& stages, int micro_batches) {
+  if (stages.count == 1 || order == PipelineOrder::kForwardOnly) {
+    return forward_only(stages, micro_batches);
+  }
+  if (order == PipelineOrder::kDualPipeV) return dual_pipe_v(stages.count, micro_batches);
+  return one_forward_one_backward(stages, micro_batches, order == PipelineOrder::kFused1F1B);
+}
+
 std::string print(const Timetable& timetable) {
   std::string text;
   for (const auto& actions : timetable.of_stage) {

@@ -38,6 +38,11 @@ Timetable dual_pipe_v(int stages, int micro_batches);
 /// Forward passes only, of any number of micro-batches.
 Timetable forward_only(const Stages& stages, int micro_batches);
 
+enum class PipelineOrder { k1F1B, kFused1F1B, kDualPipeV, kForwardOnly };
+/// The timetable of an order. With one stage: micro-batch after micro-batch, forward passes standing for
+/// whole steps.
+Timetable make_timetable(PipelineOrder order, const Stages& stages, int micro_batches);
+
 /// Durations of one chunk's passes, in any unit. A whole backward pass takes `backward`, of which the
 /// weight gradients are `weight`; an overlapped pair takes `both`.
 struct PassTimes {

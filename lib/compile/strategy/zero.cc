@@ -1,5 +1,5 @@
-// ZeRO: what belongs to the optimizer is spread over the data ranks that would hold copies, along the
-// first dim that divides. Gradients wait as pending sums and are scattered once, in the update.
+// ZeRO: what belongs to the optimizer is spread over the ranks that would hold copies, fast axes major, so
+// that each scatter sends little over slow links. Gradients wait as pending sums until the update.
 #include <algorithm>
 #include <string_view>
 #include <unordered_map>
@@ -35,15 +35,47 @@ Dims layout_of(const Rows& rows, const Node& parameter) {
   return dims;
 }
 
+std::vector<Axis> atoms_of(const Mesh& mesh, const Names& names) {
+  std::vector<Axis> atoms;
+  for (const std::string& name : names) {
+    if (name == "-" || name == "None") continue;
+    const auto run = resolve_axis(mesh, name);
+    atoms.insert(atoms.end(), run.begin(), run.end());
+  }
+  return atoms;
+}
+
+/// `parameter` with all of `free` on the first dim that divides; or, where none does, each axis on the
+/// first dim that takes it. Vectors stay whole: norms are too small to be worth scattering.
+Dims spread_over(const Mesh& mesh, const Dims& parameter, const Shape& shape,
+                 const std::vector<Axis>& free) {
+  Dims spread = parameter;
+  if (free.empty() || shape.size() < 2) return spread;
+  for (size_t d = 0; d < spread.size(); ++d) {
+    if (shape[d] % (mesh.size(atoms_of(mesh, spread[d])) * mesh.size(free)) != 0) continue;
+    for (Axis a : free) spread[d].push_back(mesh.atoms[a].name);
+    return spread;
+  }
+  for (Axis a : free) {
+    for (size_t d = 0; d < spread.size(); ++d) {
+      const int64_t parts = mesh.size(atoms_of(mesh, spread[d])) * mesh.atoms[a].size;
+      if (shape[d] % parts != 0) continue;
+      spread[d].push_back(mesh.atoms[a].name);
+      break;
+    }
+  }
+  return spread;
+}
+
 }  // namespace
 
 void zero_redundancy(const ParallelOptions& options, const Graph& graph, Rows& rows) {
   const Mesh mesh = build_mesh(options);
+  // Minor atoms are neighbours. Scattering by them first leaves a node's share for the slow links, and
+  // what is scattered first must be major: the layouts need no exchange behind the scatters.
   std::vector<Axis> data;
-  for (const char* name : {"dp", "cp"}) {
-    for (Axis a : mesh.resolve(name)) {
-      if (mesh.atoms[a].size > 1) data.push_back(a);
-    }
+  for (Axis a = static_cast<Axis>(mesh.atoms.size()); a-- > 0;) {
+    if (mesh.atoms[a].size > 1) data.push_back(a);
   }
   // The optimizer's states name their parameter; every parameter has a first moment or a master.
   std::unordered_map<std::string, const Node*> states;
@@ -62,25 +94,10 @@ void zero_redundancy(const ParallelOptions& options, const Graph& graph, Rows& r
     const Shape& shape = node.outputs[0].shape;
     // Axes that would hold copies of the parameter.
     std::vector<Axis> free = data;
-    auto atoms_of = [&](const Names& names) {
-      std::vector<Axis> atoms;
-      for (const std::string& name : names) {
-        if (name == "-" || name == "None") continue;
-        const auto run = resolve_axis(mesh, name);
-        atoms.insert(atoms.end(), run.begin(), run.end());
-      }
-      return atoms;
-    };
     for (const Names& names : parameter) {
-      for (Axis a : atoms_of(names)) std::erase(free, a);
+      for (Axis a : atoms_of(mesh, names)) std::erase(free, a);
     }
-    Dims spread = parameter;
-    for (size_t d = 0; d < spread.size(); ++d) {
-      if (free.empty() || options.zero == 0) break;
-      if (shape[d] % (mesh.size(atoms_of(spread[d])) * mesh.size(free)) != 0) continue;
-      for (Axis a : free) spread[d].push_back(mesh.atoms[a].name);
-      break;
-    }
+    const Dims spread = options.zero == 0 ? parameter : spread_over(mesh, parameter, shape, free);
     for (const char* kind : {"master:", "m:", "v:"}) {
       // Where the parameter is its own master, moments must lie like it.
       const bool like_parameter = !own && options.zero != 3;
