@@ -27,6 +27,15 @@ bool dumps_step(const Config& config, int64_t step) {
 }
 
 void dump_step(const Session& session, int rank, int64_t step, const std::string& dir) {
+  // Other pipeline stages hold some of the outputs, so all ranks take part in fetching them.
+  std::map<std::string, std::vector<float>> fetched;
+  if (session.config().parallel.pipeline > 1) {
+    for (const auto& [name, type] : session.outputs()) {
+      if (!is_dumped(name)) continue;
+      std::vector<float> values = session.output(name);
+      if (rank == 0) fetched[name] = std::move(values);
+    }
+  }
   if (rank != 0) return;
   std::map<std::string, const Parameter*> parameters;
   for (const Parameter& p : session.parameters()) parameters["grad." + p.name] = &p;
@@ -37,21 +46,21 @@ void dump_step(const Session& session, int rank, int64_t step, const std::string
     int64_t begin = 0, count = 0;
   };
   std::vector<Part> parts;
-  for (const Port& port : session.plan().outputs) {
-    if (!is_dumped(port.name)) continue;
-    const bool whole_number = port.global.dtype == DType::kI32 || port.global.dtype == DType::kI64;
+  for (const auto& [output, global] : session.outputs()) {
+    if (!is_dumped(output)) continue;
+    const bool whole_number = global.dtype == DType::kI32 || global.dtype == DType::kI64;
     const FileType type = whole_number ? FileType::kI32 : FileType::kF32;
-    const auto parameter = parameters.find(port.name);
+    const auto parameter = parameters.find(output);
     if (parameter == parameters.end()) {
-      specs.push_back({port.name, type, port.global.shape});
-      parts.push_back({port.name, 0, numel(port.global.shape)});
+      specs.push_back({output, type, global.shape});
+      parts.push_back({output, 0, numel(global.shape)});
       continue;
     }
     const Parameter& p = *parameter->second;
     for (const PublishedSlice& t : p.published) {
       const int64_t n = numel(t.shape), begin = p.shape.size() == 3 ? t.slice.begin[0] * n : 0;
       specs.push_back({"grad." + t.name, type, t.shape});
-      parts.push_back({port.name, begin, n});
+      parts.push_back({output, begin, n});
     }
   }
   std::filesystem::create_directories(dir);
@@ -62,7 +71,8 @@ void dump_step(const Session& session, int rank, int64_t step, const std::string
   std::vector<float> values;
   for (size_t i : writer.order()) {
     if (parts[i].output != loaded) {
-      values = session.output(parts[i].output);
+      const auto at = fetched.find(parts[i].output);
+      values = at == fetched.end() ? session.output(parts[i].output) : at->second;
       loaded = parts[i].output;
     }
     const float* from = values.data() + parts[i].begin;

@@ -15,7 +15,7 @@ bool dumps_step(const Config& config, int64_t step);
 /// Writes what the last train_step of `session` (made with SessionOptions::dump) left in its
 /// outputs to DIR/step_NNNNNNNN.safetensors: hidden.*, logits, mtp.*, route.* of its last
 /// micro-batch, and grad.* of the whole step under the published tensor names. Integers stay
-/// integers. Every output is whole on every rank; only rank 0 writes. Blocking, not collective.
+/// integers. Only rank 0 writes. Blocking; collective with pipeline stages.
 void dump_step(const Session& session, int rank, int64_t step, const std::string& dir);
 
 }  // namespace moetrain

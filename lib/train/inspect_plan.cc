@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "model/flops.h"
+#include "train/pipeline.h"
 
 namespace moetrain {
 
@@ -49,6 +50,7 @@ PlanInspection::PlanInspection(const Config& config, int rank, int64_t world,
   const CompileRequest request =
       compile_request(config, graph_, rank, static_cast<int>(world), links);
   mesh_ = request.mesh;
+  stages_ = request.stages;
   links_ = links;
   const std::chrono::duration<double> build = std::chrono::steady_clock::now() - begin;
   compiled_ = compile(graph_, request);
@@ -81,11 +83,12 @@ void PlanInspection::measure_memory() {
     }
   }
   for (const Slot& slot : plan.slots) {
-    if (slot.alias < 0 && (slot.home == Home::kInput || slot.home == Home::kOutput)) {
+    const bool once = slot.alias < 0 && slot.frame < 0;
+    if (once && (slot.home == Home::kInput || slot.home == Home::kOutput)) {
       memory_.ports += slot.bytes;
     }
   }
-  memory_.arena = plan.arena_bytes;
+  memory_.arena = plan.arena_bytes + plan.frame_bytes();
   memory_.rows = plan.ragged_bytes;
   memory_.rows_worst = plan.ragged_bytes_worst;
 }
@@ -101,10 +104,10 @@ void PlanInspection::measure_traffic() {
   const Plan& plan = compiled_.plan;
   std::map<std::string, size_t> index;
   for (const Segment& segment : plan.segments) {
-    const int64_t repeats = segment.name == "step" ? config_.micro_batches() : 1;
+    const int64_t repeats = segment.chunk >= 0 ? config_.micro_batches() : 1;
     for (const Instruction& in : segment.instructions) {
       const auto* c = std::get_if<Collective>(&in.what);
-      if (c == nullptr || plan.groups[c->group].ranks.size() < 2) continue;
+      if (c == nullptr || plan.groups[c->group].ranks.size() < 2 || c->in.empty()) continue;
       const int64_t bytes = sent_bytes(plan, *c);
       const std::string name = cat(segment.name, " ", layer_pattern(in.name));
       const RankGroup& group = plan.groups[c->group];
@@ -128,6 +131,7 @@ void PlanInspection::measure_traffic() {
 double PlanInspection::seconds_of(const Instruction& in) const {
   const Plan& plan = compiled_.plan;
   if (const auto* c = std::get_if<Collective>(&in.what)) {
+    if (c->in.empty()) return 0;  // the sender pays for a message between stages
     const std::vector<int>& ranks = plan.groups[c->group].ranks;
     std::map<int, int> nodes;
     const int per_node = static_cast<int>(config_.parallel.ranks_per_node.value_or(world_));
@@ -136,7 +140,8 @@ double PlanInspection::seconds_of(const Instruction& in) const {
     links.ranks_per_node = per_node;
     const GroupShape shape{static_cast<int>(ranks.size()), static_cast<int>(nodes.size()),
                            nodes.begin()->second};
-    return collective_cost(links, kind_of(c->op->name), shape, plan.slots[c->in[0]].bytes).seconds;
+    const Kind kind = c->out.empty() ? Kind::kAllGather : kind_of(c->op->name);
+    return collective_cost(links, kind, shape, plan.slots[c->in[0]].bytes).seconds;
   }
   const auto* launch = std::get_if<Launch>(&in.what);
   if (launch == nullptr || launch->op->cost == nullptr) return 0;
@@ -189,14 +194,27 @@ double PlanInspection::play(const Segment& segment, double start, bool record) {
 void PlanInspection::measure_time() {
   const int64_t micro_batches = config_.micro_batches();
   double now = 0;
+  std::map<char, double> pass_seconds;  // F, B, W of all chunks
   for (const Segment& segment : compiled_.plan.segments) {
     const double compute = time_.compute, exposed = time_.exposed;
     const double length = play(segment, now, true) - now;
-    const double repeats = segment.name == "step" ? static_cast<double>(micro_batches) : 1;
+    const double repeats = segment.chunk >= 0 ? static_cast<double>(micro_batches) : 1;
+    pass_seconds[segment.name[0]] += length;
     time_.compute = compute + (time_.compute - compute) * repeats;
     time_.exposed = exposed + (time_.exposed - exposed) * repeats;
     time_.step += length * repeats;
     now += length;
+  }
+  if (stages_.count > 1) {
+    // Every stage is taken to be as long as this one.
+    const double chunks = stages_.per_stage, f = pass_seconds['F'] / chunks,
+                 w = pass_seconds['W'] / chunks, b = pass_seconds['B'] / chunks + w;
+    const Timetable timetable = make_timetable(config_order(config_, graph_), stages_,
+                                               static_cast<int>(micro_batches));
+    const double length = moetrain::play(timetable, {f, b, w, f + b}).time;
+    const double busy = static_cast<double>(micro_batches) * chunks * (f + b);
+    time_.step += length - busy;
+    if (length > 0) time_.bubble = (length - busy) / length;
   }
   const double tokens =
       static_cast<double>(config_.train.global_batch_size * config_.data.sequence_length);

@@ -86,6 +86,7 @@ class PlanInspection {
   const Machine machine_;
   int64_t world_;
   Mesh mesh_;
+  Stages stages_;
   LinkModel links_;
   Graph graph_;
   Compiled compiled_;

@@ -15,7 +15,7 @@ void tensor_parallel(const ParallelOptions& options, const Graph& graph, Rows& r
   for (const TensorOp& op : tensor_ops()) {
     rows.push_back(strategy_factors("tp", op.pattern, {{op.factor, {"tp"}}}));
   }
-  column("model.embed_tokens.weight");
+  column("model.embed_tokens.weight*");  // with its read copies on other stages
   column("lm_head.weight");
   column("model.layers.*.self_attn.q_proj.weight");
   column("model.layers.*.self_attn.q_b_proj.weight");
