@@ -1,6 +1,7 @@
 // Attention forward and backward: causal, documents, positions of a sequence split, odd widths.
-#include "kernels/harness.h"
 #include "ops/attention.h"
+
+#include "kernels/harness.h"
 
 namespace moetrain::cpu::testing {
 namespace {
@@ -9,7 +10,7 @@ using Attention = EachTarget;
 
 struct Problem {
   int64_t b, s, z, h, n, r, v;
-  std::vector<int32_t> q_pos, k_pos, q_start;   // [b, s], [b, z], [b, s]
+  std::vector<int32_t> q_pos, k_pos, q_start;  // [b, s], [b, z], [b, s]
 };
 
 /// Plain causal attention over s positions, with documents of `document` tokens (0: none).
@@ -18,7 +19,8 @@ Problem causal(int64_t b, int64_t s, int64_t h, int64_t n, int64_t r, int64_t v,
   for (int64_t i = 0; i < b * s; ++i) {
     const int32_t pos = static_cast<int32_t>(i % s);
     p.q_pos.push_back(pos), p.k_pos.push_back(pos);
-    p.q_start.push_back(document ? pos / static_cast<int32_t>(document) * static_cast<int32_t>(document) : 0);
+    p.q_start.push_back(
+        document ? pos / static_cast<int32_t>(document) * static_cast<int32_t>(document) : 0);
   }
   return p;
 }
@@ -51,7 +53,8 @@ void check(const Problem& p, DType t) {
       .integers({p.b, p.s}, p.q_pos)
       .integers({p.b, p.z}, p.k_pos)
       .integers({p.b, p.s}, p.q_start);
-  // With bf16 operands probabilities and score gradients are rounded to bf16 before they are multiplied.
+  // With bf16 operands probabilities and score gradients are rounded to bf16 before they are
+  // multiplied.
   const double loss = t == DType::kBF16 ? 0x1p-7 : 3e-6;
   forward.check({Bound{loss}, Bound{3e-6}});
   Case(ops::kAttentionGrad, attrs)
@@ -71,17 +74,19 @@ TEST_P(Attention, MatchesReference) {
   for (DType t : {DType::kF32, DType::kBF16}) {
     check(causal(2, 29, 3, 8, 4, 6, 0), t);
     check(causal(1, 130, 2, 16, 8, 24, 0), t);
-    check(causal(1, 70, 1, 5, 2, 3, 0), t);      // odd widths
-    check(causal(2, 67, 2, 66, 2, 70, 0), t);    // wider than a panel
+    check(causal(1, 70, 1, 5, 2, 3, 0), t);    // odd widths
+    check(causal(2, 67, 2, 66, 2, 70, 0), t);  // wider than a panel
     check(causal(1, 1, 1, 2, 2, 1, 0), t);
-    check(causal(2, 150, 2, 8, 4, 8, 11), t);    // documents
+    check(causal(2, 150, 2, 8, 4, 8, 11), t);  // documents
     check(pieces(), t);
     check(blind(), t);
   }
 }
 
 TEST_P(Attention, LongRowsTakeSeveralRuns) { check(causal(1, 1100, 1, 4, 2, 4, 0), DType::kF32); }
-TEST_P(Attention, LongRowsTakeSeveralRunsInBf16) { check(causal(1, 600, 1, 4, 2, 4, 0), DType::kBF16); }
+TEST_P(Attention, LongRowsTakeSeveralRunsInBf16) {
+  check(causal(1, 600, 1, 4, 2, 4, 0), DType::kBF16);
+}
 
 MOETRAIN_ON_EACH_TARGET(Attention);
 

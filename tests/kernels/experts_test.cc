@@ -1,6 +1,7 @@
 // Router, dispatch and combine against the references, with unrouted tokens and idle experts.
-#include "kernels/harness.h"
 #include "ops/experts.h"
+
+#include "kernels/harness.h"
 #include "ops/local.h"
 #include "ops/route.h"
 
@@ -13,13 +14,13 @@ struct Routing {
   int64_t b, s, experts, top_k, groups, top_groups, normalise, valid;
 };
 
-const Routing kRoutings[] = {{2, 11, 8, 2, 1, 1, 1, 0},  {2, 70, 16, 4, 4, 2, 1, 0},
-                             {1, 9, 32, 8, 1, 1, 0, 6},  {3, 5, 6, 6, 3, 3, 1, 4},
+const Routing kRoutings[] = {{2, 11, 8, 2, 1, 1, 1, 0},   {2, 70, 16, 4, 4, 2, 1, 0},
+                             {1, 9, 32, 8, 1, 1, 0, 6},   {3, 5, 6, 6, 3, 3, 1, 4},
                              {1, 140, 40, 3, 8, 2, 0, 0}, {1, 4, 4, 1, 4, 2, 1, 0}};
 
 Attrs attrs_of(const Routing& r) {
-  return {{"top_k", r.top_k},         {"groups", r.groups},   {"top_groups", r.top_groups},
-          {"normalise", r.normalise}, {"scaling", 2.5},       {"valid_positions", r.valid}};
+  return {{"top_k", r.top_k},         {"groups", r.groups}, {"top_groups", r.top_groups},
+          {"normalise", r.normalise}, {"scaling", 2.5},     {"valid_positions", r.valid}};
 }
 
 std::vector<int32_t> positions(const Routing& r) {
@@ -101,8 +102,10 @@ TEST_P(Experts, GatherRows) {
   // Three bins of two, none and three rows from the slots of four tokens with two slots each.
   const std::vector<int32_t> plan{0, 2, 2, 5, 1, 6, 0, 3, 4, -1, -1, -1};
   for (DType t : {DType::kF32, DType::kBF16}) {
-    Case(ops::kGatherRows,
-         {{"experts", int64_t{3}}, {"which", int64_t{0}}, {"capacity", int64_t{8}}, {"top_k", int64_t{2}}})
+    Case(ops::kGatherRows, {{"experts", int64_t{3}},
+                            {"which", int64_t{0}},
+                            {"capacity", int64_t{8}},
+                            {"top_k", int64_t{2}}})
         .normal(t, {1, 4, 13})
         .integers({12}, plan)
         .integers({1}, {5})

@@ -178,13 +178,16 @@ void Case::check(const std::vector<Bound>& bounds) const {
   ASSERT_EQ(bounds.size(), out.size());
   const auto results = run(*kernel, 1);
   for (int threads : {2, 3}) {
-    EXPECT_EQ(results, run(*kernel, threads)) << kernel->name << " differs with " << threads << " threads";
+    EXPECT_EQ(results, run(*kernel, threads))
+        << kernel->name << " differs with " << threads << " threads";
   }
   const auto expected = reference(false);
-  const bool sums = std::any_of(bounds.begin(), bounds.end(), [](const Bound& b) { return b.absolute_sums; });
+  const bool sums =
+      std::any_of(bounds.begin(), bounds.end(), [](const Bound& b) { return b.absolute_sums; });
   const auto magnitudes = sums ? reference(true) : expected;
   for (size_t o = 0; o < out.size(); ++o) {
-    const Tensor got{const_cast<std::byte*>(results[o].data()), out[o].dtype, runtime_shape(out[o])};
+    const Tensor got{const_cast<std::byte*>(results[o].data()), out[o].dtype,
+                     runtime_shape(out[o])};
     double largest = 0, worst = 0;
     for (double v : expected[o]) {
       if (std::isfinite(v)) largest = std::max(largest, std::abs(v));

@@ -12,9 +12,10 @@
 
 namespace moetrain::cpu::testing {
 
-/// How far a kernel may be from the reference: |a - b| <= relative * magnitude + rounding of the output
-/// dtype, with magnitude the largest |b| of the output, or (absolute_sums) the reference of the operands'
-/// absolute values at the same element: what the rounding of a sum of products is proportional to.
+/// How far a kernel may be from the reference: |a - b| <= relative * magnitude + rounding of the
+/// output dtype, with magnitude the largest |b| of the output, or (absolute_sums) the reference of
+/// the operands' absolute values at the same element: what the rounding of a sum of products is
+/// proportional to.
 struct Bound {
   double relative = 4e-6;
   bool absolute_sums = false;
@@ -48,8 +49,9 @@ class Case {
     return *this;
   }
 
-  /// Runs the kernel of the target in use with 1, 2 and 3 threads: all must give the same bits, within
-  /// the bound of the reference, and leave the guard bytes around outputs and workspace alone.
+  /// Runs the kernel of the target in use with 1, 2 and 3 threads: all must give the same bits,
+  /// within the bound of the reference, and leave the guard bytes around outputs and workspace
+  /// alone.
   void check(const std::vector<Bound>& bounds) const;
 
   /// Outputs of the kernel, in double.
@@ -95,10 +97,10 @@ inline std::string target_name(const ::testing::TestParamInfo<Target>& info) {
   return moetrain::cpu::name_of(info.param);
 }
 
-#define MOETRAIN_ON_EACH_TARGET(fixture)                                                            \
-  INSTANTIATE_TEST_SUITE_P(Targets, fixture,                                                        \
-                           ::testing::Values(Target::kBaseline, Target::kNeon, Target::kAvx2,       \
-                                             Target::kAvx512, Target::kAvx512Bf16),                 \
+#define MOETRAIN_ON_EACH_TARGET(fixture)                                                      \
+  INSTANTIATE_TEST_SUITE_P(Targets, fixture,                                                  \
+                           ::testing::Values(Target::kBaseline, Target::kNeon, Target::kAvx2, \
+                                             Target::kAvx512, Target::kAvx512Bf16),           \
                            target_name)
 
 }  // namespace moetrain::cpu::testing

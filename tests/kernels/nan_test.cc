@@ -16,7 +16,8 @@ using Nan = EachTarget;
 /// `n` ordinary numbers, with a NaN at `bad`.
 std::vector<float> numbers(int64_t n, int64_t bad) {
   std::vector<float> values;
-  for (int64_t i = 0; i < n; ++i) values.push_back(i == bad ? NAN : static_cast<float>(i % 7) - 3.0f);
+  for (int64_t i = 0; i < n; ++i)
+    values.push_back(i == bad ? NAN : static_cast<float>(i % 7) - 3.0f);
   return values;
 }
 

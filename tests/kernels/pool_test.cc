@@ -48,9 +48,11 @@ TEST(ThreadPool, RangesCoverAllItems) {
 TEST(ThreadPool, RethrowsAndStaysUsable) {
   ThreadPool pool(3);
   for (int round = 0; round < 20; ++round) {
-    EXPECT_THROW(pool.run(50, [](int64_t i, int) {
-      if (i == 17) throw std::runtime_error("seventeen");
-    }), std::runtime_error);
+    EXPECT_THROW(pool.run(50,
+                          [](int64_t i, int) {
+                            if (i == 17) throw std::runtime_error("seventeen");
+                          }),
+                 std::runtime_error);
     std::atomic<int> count{0};
     pool.run(50, [&](int64_t, int) { ++count; });
     EXPECT_EQ(count.load(), 50);

@@ -1,4 +1,5 @@
-// Dense and grouped matrix products against the reference on odd shapes, empty experts and in place.
+// Dense and grouped matrix products against the reference on odd shapes, empty experts and in
+// place.
 #include "kernels/harness.h"
 #include "ops/experts.h"
 #include "ops/matmul.h"
@@ -71,7 +72,8 @@ struct Group {
   int64_t n, k;
 };
 
-const Group kGroups[] = {{{5, 0, 13, 1}, 17, 9}, {{0, 0, 0}, 8, 8}, {{0, 40, 7}, 66, 34}, {{130}, 6, 3}};
+const Group kGroups[] = {
+    {{5, 0, 13, 1}, 17, 9}, {{0, 0, 0}, 8, 8}, {{0, 40, 7}, 66, 34}, {{130}, 6, 3}};
 
 TEST_P(Products, Grouped) {
   for (DType t : {DType::kF32, DType::kBF16}) {

@@ -76,8 +76,14 @@ TEST_P(Vector, Rope) {
                     {"amplitude", 1.3},
                     {"interleave", interleave},
                     {"inverse", inverse}};
-        Case(ops::kRope, attrs).normal(t, {2, 19, 3, 15}).integers({2, 19}, positions).check({Bound{5e-7}});
-        Case(ops::kRope, attrs).normal(t, {2, 19, 10}).integers({2, 19}, positions).check({Bound{5e-7}});
+        Case(ops::kRope, attrs)
+            .normal(t, {2, 19, 3, 15})
+            .integers({2, 19}, positions)
+            .check({Bound{5e-7}});
+        Case(ops::kRope, attrs)
+            .normal(t, {2, 19, 10})
+            .integers({2, 19}, positions)
+            .check({Bound{5e-7}});
       }
     }
   }
@@ -94,7 +100,11 @@ TEST_P(Vector, Swiglu) {
           .check({Bound{1e-6}, Bound{1e-6}});
     }
     Case(ops::kSwiglu, {}).ragged(t, 3, 20, 0, 8).ragged(t, 3, 20, 0, 8).rows(0).check({Bound{}});
-    Case(ops::kSwiglu, {}).ragged(t, 3, 20, 11, 8).ragged(t, 3, 20, 11, 8).rows(11).check({Bound{}});
+    Case(ops::kSwiglu, {})
+        .ragged(t, 3, 20, 11, 8)
+        .ragged(t, 3, 20, 11, 8)
+        .rows(11)
+        .check({Bound{}});
   }
 }
 
@@ -118,16 +128,21 @@ TEST_P(Vector, SplitConcatStack) {
         .normal(t, {2, 41, 33})
         .check({Bound{0}, Bound{0}, Bound{0}});
     Case(ops::kConcat, {}).normal(t, {17, 5}).normal(t, {17, 64}).check({Bound{0}});
-    Case(ops::kStack, {{"dim", int64_t{1}}, {"parts", int64_t{3}}}).normal(t, {4, 6, 5}).copies().check({Bound{0}});
+    Case(ops::kStack, {{"dim", int64_t{1}}, {"parts", int64_t{3}}})
+        .normal(t, {4, 6, 5})
+        .copies()
+        .check({Bound{0}});
     Case(ops::kUnstack, {{"dim", int64_t{1}}}).normal(t, {3, 4, 2, 5}).copies().check({Bound{0}});
   }
 }
 
 TEST_P(Vector, SumSquares) {
   for (DType t : kFloats) {
-    for (int64_t n : {1, 7, 8193, 40000}) Case(ops::kSumSquares, {}).normal(t, {n}).check({Bound{1e-12}});
+    for (int64_t n : {1, 7, 8193, 40000})
+      Case(ops::kSumSquares, {}).normal(t, {n}).check({Bound{1e-12}});
   }
-  // Squares beyond the float range still have a finite sum of small ones and a finite norm in double.
+  // Squares beyond the float range still have a finite sum of small ones and a finite norm in
+  // double.
   Case(ops::kSumSquares, {}).normal(DType::kF32, {100}, 1e18).check({Bound{1e-12}});
 }
 

@@ -38,8 +38,10 @@ TEST_P(Vocab, Loss) {
             .integers({1, h.tokens}, labels_of(h))
             .floats({1, h.tokens}, valid_of(h))
             .floats({}, {0.01f});
-        if (with) c.check({Bound{2e-6}, Bound{2e-6}, Bound{gradient}, Bound{gradient}});
-        else c.check({Bound{2e-6}, Bound{2e-6}});
+        if (with)
+          c.check({Bound{2e-6}, Bound{2e-6}, Bound{gradient}, Bound{gradient}});
+        else
+          c.check({Bound{2e-6}, Bound{2e-6}});
       }
     }
   }
@@ -48,7 +50,8 @@ TEST_P(Vocab, Loss) {
 TEST_P(Vocab, SpreadOverRanks) {
   const Head h{75, 210, 12};
   std::vector<int32_t> labels;
-  for (int64_t t = 0; t < h.tokens; ++t) labels.push_back(static_cast<int32_t>(t * 11 % (2 * h.vocab)));
+  for (int64_t t = 0; t < h.tokens; ++t)
+    labels.push_back(static_cast<int32_t>(t * 11 % (2 * h.vocab)));
   for (DType t : {DType::kF32, DType::kBF16}) {
     const Attrs attrs{{"vocab_begin", h.vocab}, {"gradient", int64_t{1}}};
     Case statistics(ops::kVocabStatistics, attrs);
@@ -60,7 +63,8 @@ TEST_P(Vocab, SpreadOverRanks) {
     const auto own = statistics.reference(false);
     for (double v : own[0]) both.push_back(static_cast<float>(v));
     // The other rank: a larger maximum, some mass, and its own labels.
-    for (int64_t i = 0; i < 3 * h.tokens; ++i) both.push_back(i < h.tokens ? 3.0f : i < 2 * h.tokens ? 2.0f : 0.5f);
+    for (int64_t i = 0; i < 3 * h.tokens; ++i)
+      both.push_back(i < h.tokens ? 3.0f : i < 2 * h.tokens ? 2.0f : 0.5f);
     const double gradient = t == DType::kBF16 ? 0x1p-7 : 3e-6;
     for (int64_t with : {0, 1}) {
       Case finish(ops::kVocabLossFinish, {{"vocab_begin", h.vocab}, {"gradient", with}});
@@ -70,8 +74,10 @@ TEST_P(Vocab, SpreadOverRanks) {
           .floats({h.tokens}, valid_of(h))
           .floats({}, {0.02f})
           .floats({2, 3, h.tokens}, both);
-      if (with) finish.check({Bound{2e-6}, Bound{2e-6}, Bound{gradient}, Bound{gradient}});
-      else finish.check({Bound{2e-6}, Bound{2e-6}});
+      if (with)
+        finish.check({Bound{2e-6}, Bound{2e-6}, Bound{gradient}, Bound{gradient}});
+      else
+        finish.check({Bound{2e-6}, Bound{2e-6}});
     }
   }
 }

@@ -1,14 +1,14 @@
 // Runs the benchmark cases on the kernel table and writes the comparison.
 #include "runtime/device/cpu/bench.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <utility>
-
-#include <sys/mman.h>
 
 #include "base/error.h"
 #include "base/random.h"
@@ -21,8 +21,8 @@
 namespace moetrain::cpu {
 namespace {
 
-/// Seconds on the clock that fits: one thread is measured by its own CPU time, which neighbours on a
-/// shared machine do not stretch; several by the wall.
+/// Seconds on the clock that fits: one thread is measured by its own CPU time, which neighbours on
+/// a shared machine do not stretch; several by the wall.
 double now(int threads) {
   timespec t;
   clock_gettime(threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
@@ -62,7 +62,8 @@ class Pages {
     std::memset(data_, 0, bytes_);
   }
   ~Pages() { std::free(data_); }
-  Pages(Pages&& other) noexcept : bytes_(other.bytes_), data_(std::exchange(other.data_, nullptr)) {}
+  Pages(Pages&& other) noexcept
+      : bytes_(other.bytes_), data_(std::exchange(other.data_, nullptr)) {}
   Pages& operator=(Pages&&) = delete;
   std::byte* data() const { return data_; }
 
@@ -98,9 +99,11 @@ void fill(const Tensor& t, const std::vector<int32_t>& integers) {
   const CounterRandom random(1, "bench");
   // Few different numbers are enough, and drawing them all would take longer than the kernels.
   for (int64_t i = 0; i < t.numel(); ++i) {
-    if (i < 1024) set_element(t, i, random.normal(i));
-    else std::memcpy(t.as<char>() + i * size_of(t.dtype), t.as<char>() + i % 1024 * size_of(t.dtype),
-                     size_of(t.dtype));
+    if (i < 1024)
+      set_element(t, i, random.normal(i));
+    else
+      std::memcpy(t.as<char>() + i * size_of(t.dtype), t.as<char>() + i % 1024 * size_of(t.dtype),
+                  size_of(t.dtype));
   }
 }
 
@@ -116,8 +119,10 @@ Launch make_launch(const BenchCase& c) {
   for (size_t i = 0; i < launch.out_types.size(); ++i) {
     const Type& type = launch.out_types[i];
     const int shared = c.op->alias ? c.op->alias(c.attrs, static_cast<int>(i)) : -1;
-    if (shared >= 0) launch.out.push_back(launch.in[shared]);
-    else launch.out.push_back(launch.allocate(type.dtype, runtime_shape(type, c.rows)));
+    if (shared >= 0)
+      launch.out.push_back(launch.in[shared]);
+    else
+      launch.out.push_back(launch.allocate(type.dtype, runtime_shape(type, c.rows)));
     launch.bytes += static_cast<double>(launch.out.back().bytes());
   }
   return launch;
@@ -127,7 +132,8 @@ KernelTiming time_case(const BenchCase& c, const Kernel& kernel, DType dtype, do
                        ThreadPool& pool) {
   Launch launch = make_launch(c);
   const size_t bytes =
-      kernel.workspace ? kernel.workspace(c.attrs, launch.in_types, launch.out_types, pool.size()) : 0;
+      kernel.workspace ? kernel.workspace(c.attrs, launch.in_types, launch.out_types, pool.size())
+                       : 0;
   const Pages workspace(bytes);
   const LaunchArgs args{c.attrs, launch.in, launch.out, workspace.data(), bytes, pool};
   kernel.run(args);
@@ -138,7 +144,8 @@ KernelTiming time_case(const BenchCase& c, const Kernel& kernel, DType dtype, do
     spent += times.back();
   }
   std::sort(times.begin(), times.end());
-  KernelTiming timing{kernel.name, c.shape, dtype, times[times.size() / 2], times[0], 0, launch.bytes};
+  KernelTiming timing{kernel.name, c.shape, dtype,       times[times.size() / 2],
+                      times[0],    0,       launch.bytes};
   // The cost of an op counts the largest ragged extent once, which is what the cases fill.
   timing.flops = c.op->cost(c.attrs, launch.in_types, launch.out_types).matmul_flops;
   return timing;
@@ -151,8 +158,8 @@ std::string line_of(const KernelTiming& t, const MachinePeaks& peaks) {
   char text[200];
   std::snprintf(text, sizeof text, "%-24s %-22s %-5s %10.1f us %8.1f %-7s %5.1f %% %5.1f %%\n",
                 t.kernel.c_str(), t.shape.c_str(), moetrain::name_of(t.dtype), t.seconds * 1e6,
-                amount / t.seconds / 1e9, compute ? "GFLOP/s" : "GB/s", 100 * amount / t.seconds / peak,
-                100 * amount / t.best_seconds / peak);
+                amount / t.seconds / 1e9, compute ? "GFLOP/s" : "GB/s",
+                100 * amount / t.seconds / peak, 100 * amount / t.best_seconds / peak);
   return text;
 }
 
@@ -202,8 +209,8 @@ std::string bench_kernels(const BenchKernelOptions& options) {
                 "%s, %d thread(s): peak %.0f GFLOP/s f32, %.0f GFLOP/s bf16, copy %.1f GB/s\n"
                 "%-24s %-22s %-5s %13s %16s %7s %7s\n",
                 name_of(current_target()), options.threads, peaks.f32_flops / 1e9,
-                peaks.bf16_flops / 1e9, peaks.copy_bytes / 1e9, "kernel", "shape", "dtype", "median",
-                "rate", "median", "best");
+                peaks.bf16_flops / 1e9, peaks.copy_bytes / 1e9, "kernel", "shape", "dtype",
+                "median", "rate", "median", "best");
   std::string text = head;
   time_all(options, [&](const KernelTiming& t) { text += line_of(t, peaks); });
   return text;

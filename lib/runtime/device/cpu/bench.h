@@ -12,8 +12,8 @@ namespace moetrain::cpu {
 struct BenchKernelOptions {
   int threads = 1;
   std::vector<DType> dtypes = {DType::kF32, DType::kBF16};
-  std::string filter;               ///< only kernels whose name contains this
-  double seconds_per_case = 0.15;   ///< time spent on each case, at least three runs
+  std::string filter;              ///< only kernels whose name contains this
+  double seconds_per_case = 0.15;  ///< time spent on each case, at least three runs
   int64_t batch = 4, sequence = 512, hidden = 512, ffn = 1408;
   int64_t experts = 16, top_k = 4, expert_width = 256;
   int64_t heads = 8, nope = 64, rope = 32, value = 64, vocab = 8192;
@@ -21,21 +21,21 @@ struct BenchKernelOptions {
 
 /// What this machine can do with `threads` threads, probed in registers and over large buffers.
 struct MachinePeaks {
-  double f32_flops = 0;       ///< fused multiply-adds per second, twice
-  double bf16_flops = 0;      ///< the same for the bf16 dot instruction; f32_flops without it
-  double copy_bytes = 0;      ///< bytes read plus bytes written per second
+  double f32_flops = 0;   ///< fused multiply-adds per second, twice
+  double bf16_flops = 0;  ///< the same for the bf16 dot instruction; f32_flops without it
+  double copy_bytes = 0;  ///< bytes read plus bytes written per second
   double of(DType dtype) const { return dtype == DType::kBF16 ? bf16_flops : f32_flops; }
 };
 
 /// One kernel on one shape.
 struct KernelTiming {
-  std::string kernel;         ///< Kernel::name
-  std::string shape;          ///< "2048x512x1408"
+  std::string kernel;  ///< Kernel::name
+  std::string shape;   ///< "2048x512x1408"
   DType dtype;
-  double seconds = 0;         ///< median
+  double seconds = 0;  ///< median
   double best_seconds = 0;
-  double flops = 0;           ///< of matrix products; 0 for streaming kernels
-  double bytes = 0;           ///< read plus written, for streaming kernels
+  double flops = 0;  ///< of matrix products; 0 for streaming kernels
+  double bytes = 0;  ///< read plus written, for streaming kernels
 };
 
 /// A fraction of a second of measuring.

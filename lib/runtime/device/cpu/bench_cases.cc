@@ -48,14 +48,16 @@ class Builder {
     add(ops::kGroupedMatmul, {}, {rows_of(t_, e, rows, k), w, plan}, shape, rows);
     add(ops::kGroupedMatmulDx, {}, {rows_of(t_, e, rows, n), w, plan}, shape, rows);
     add(ops::kGroupedMatmulDw, {{"accumulate", int64_t{1}}},
-        {rows_of(t_, e, rows, n), rows_of(t_, e, rows, k), plan, tensor(DType::kF32, {e, n, k})}, shape);
+        {rows_of(t_, e, rows, n), rows_of(t_, e, rows, k), plan, tensor(DType::kF32, {e, n, k})},
+        shape);
   }
 
   void attention() {
     const int64_t b = o_.batch, s = o_.sequence, h = o_.heads;
     const Attrs attrs{{"nope", o_.nope}, {"scale", 0.1}};
     const BenchOperand q = tensor(t_, {b, s, h, o_.nope + o_.rope});
-    const BenchOperand kv = tensor(t_, {b, s, h, o_.nope + o_.value}), kr = tensor(t_, {b, s, o_.rope});
+    const BenchOperand kv = tensor(t_, {b, s, h, o_.nope + o_.value}),
+                       kr = tensor(t_, {b, s, o_.rope});
     const BenchOperand out = tensor(t_, {b, s, h, o_.value}), lse = tensor(DType::kF32, {b, s, h});
     const BenchOperand pos = positions(), start = numbers({b, s}, std::vector<int32_t>(b * s, 0));
     const std::string shape = cat(b, "x", h, " heads, ", s);
@@ -86,9 +88,12 @@ class Builder {
     add(ops::kSwigluGrad, {}, {wide, wide, wide}, cat(n, "x", o_.ffn));
     std::vector<double> frequencies(o_.rope / 2, 0.1);
     add(ops::kRope,
-        {{"rope_dim", o_.rope}, {"frequencies", frequencies}, {"amplitude", 1.0},
+        {{"rope_dim", o_.rope},
+         {"frequencies", frequencies},
+         {"amplitude", 1.0},
          {"interleave", int64_t{1}}},
-        {tensor(t_, {b, s, o_.heads, o_.nope + o_.rope}), positions()}, cat(n, "x", o_.heads, " heads"));
+        {tensor(t_, {b, s, o_.heads, o_.nope + o_.rope}), positions()},
+        cat(n, "x", o_.heads, " heads"));
     const BenchOperand part = tensor(t_, {n, d / 2});
     add(ops::kConcat, {}, {part, part}, shape);
     add(ops::kSplit, {{"sizes", std::vector<int64_t>{d / 2, d - d / 2}}}, {x}, shape);
@@ -97,10 +102,12 @@ class Builder {
   void tokens() {
     const int64_t b = o_.batch, s = o_.sequence, e = o_.experts, k = o_.top_k, slots = b * s * k;
     std::vector<int32_t> chosen, plan;
-    for (int64_t i = 0; i < slots; ++i) chosen.push_back(static_cast<int32_t>((i / k * 5 + i % k) % e));
+    for (int64_t i = 0; i < slots; ++i)
+      chosen.push_back(static_cast<int32_t>((i / k * 5 + i % k) % e));
     for (int64_t x = 0; x <= e; ++x) plan.push_back(static_cast<int32_t>(slots / e * x));
     plan.back() = static_cast<int32_t>(slots);
-    for (int64_t i = 0; i < slots; ++i) plan.push_back(static_cast<int32_t>((i * 97 + i / slots) % slots));
+    for (int64_t i = 0; i < slots; ++i)
+      plan.push_back(static_cast<int32_t>((i * 97 + i / slots) % slots));
     const BenchOperand idx = numbers({b, s, k}, chosen), weight = tensor(DType::kF32, {b, s, k});
     const BenchOperand x = tensor(t_, {b, s, o_.hidden}), rows = rows_of(t_, e, slots, o_.hidden);
     const BenchOperand order = numbers({e + 1 + slots}, plan);
@@ -114,9 +121,14 @@ class Builder {
       add(ops::kCombineGrad, attrs, {x, order, weight, idx, rows}, shape, slots);
     }
     add(ops::kRoute,
-        {{"top_k", k}, {"groups", int64_t{1}}, {"top_groups", int64_t{1}}, {"normalise", int64_t{1}},
-         {"scaling", 2.5}, {"valid_positions", int64_t{0}}},
-        {tensor(DType::kF32, {b, s, e}), tensor(DType::kF32, {e}), positions()}, cat(b * s, "x", e));
+        {{"top_k", k},
+         {"groups", int64_t{1}},
+         {"top_groups", int64_t{1}},
+         {"normalise", int64_t{1}},
+         {"scaling", 2.5},
+         {"valid_positions", int64_t{0}}},
+        {tensor(DType::kF32, {b, s, e}), tensor(DType::kF32, {e}), positions()},
+        cat(b * s, "x", e));
   }
 
   void update() {
@@ -160,7 +172,8 @@ std::vector<BenchCase> bench_cases(const BenchKernelOptions& o, DType dtype) {
   build.product(tokens, o.ffn, o.hidden);
   build.product(tokens, o.hidden, o.ffn);
   build.product(tokens, o.expert_width, o.hidden);
-  for (int64_t each : {std::max<int64_t>(1, tokens * o.top_k / o.experts), int64_t{48}, int64_t{8}}) {
+  for (int64_t each :
+       {std::max<int64_t>(1, tokens * o.top_k / o.experts), int64_t{48}, int64_t{8}}) {
     build.grouped(each, o.expert_width, o.hidden);
   }
   build.attention();

@@ -22,7 +22,7 @@ struct BenchCase {
   Attrs attrs;
   std::vector<BenchOperand> operands;
   std::string shape;
-  int64_t rows = 0;   ///< of ragged outputs
+  int64_t rows = 0;  ///< of ragged outputs
 };
 
 std::vector<BenchCase> bench_cases(const BenchKernelOptions& options, DType dtype);

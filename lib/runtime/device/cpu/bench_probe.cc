@@ -1,13 +1,17 @@
 // The float probe, on the instruction set the kernels use.
-#include "runtime/device/cpu/kernels/hwy_targets.h"
+// The order of these matters to Highway.
+// clang-format off
 #include "runtime/device/cpu/bench_probe.h"
 
 #include <atomic>
+
+#include "runtime/device/cpu/kernels/hwy_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/device/cpu/bench_probe.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+// clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace moetrain::cpu {

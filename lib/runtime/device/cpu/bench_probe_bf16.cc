@@ -1,6 +1,5 @@
 // The bf16 probe; built with -mavx512bf16 like the kernels it is compared with.
 #include "runtime/device/cpu/bench_probe.h"
-
 #include "runtime/device/cpu/kernels/micro.h"
 
 #if defined(__AVX512BF16__)

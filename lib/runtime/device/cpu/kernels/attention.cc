@@ -54,10 +54,10 @@ struct Forward {
   DType dtype;
   const MicroSet* set;
   const AttentionRows* rows;
-  const KeyRange* ranges;   ///< of this batch row
-  const std::byte* q;       ///< first query of this (batch, head); rows h * width apart
-  std::byte* o;             ///< rows h * v apart
-  float* lse;               ///< rows h apart
+  const KeyRange* ranges;  ///< of this batch row
+  const std::byte* q;      ///< first query of this (batch, head); rows h * width apart
+  std::byte* o;            ///< rows h * v apart
+  float* lse;              ///< rows h apart
 };
 
 const void* element(const void* base, DType dtype, int64_t index) {
@@ -78,8 +78,8 @@ void forward_tile(const Forward& f, const Buffers& w, int64_t s0, int64_t m) {
   for (int64_t z0 = all.begin / cols * cols; z0 < all.end; z0 += kKeyRun) {
     const int64_t keys = std::min<int64_t>(kKeyRun, all.end - z0);
     const int64_t pairs = ceil_div(keys, set.pair);
-    multiply_panels(set, m, words, q.data, q.rs, 1, w.keys + z0 * words, words * cols, keys, w.scores,
-                    kKeyRun, false);
+    multiply_panels(set, m, words, q.data, q.rs, 1, w.keys + z0 * words, words * cols, keys,
+                    w.scores, kKeyRun, false);
     for (int64_t i = 0; i < m; ++i) {
       const KeyRange r = f.ranges[s0 + i];
       const int64_t begin = std::clamp<int64_t>(r.begin - z0, 0, keys);

@@ -1,4 +1,5 @@
-// Backward attention: blocks of queries against panels of keys; scores are computed again, never stored.
+// Backward attention: blocks of queries against panels of keys; scores are computed again, never
+// stored.
 #include "runtime/device/cpu/kernels/attention_grad.h"
 
 #include <algorithm>
@@ -17,7 +18,7 @@ constexpr int64_t kTileWords = kBlockQueries * kMaxTileCols;
 
 /// Float buffers of one worker.
 struct Buffers {
-  float *keys_t, *values_t, *keys, *dk, *dv;         // of the whole head
+  float *keys_t, *values_t, *keys, *dk, *dv;  // of the whole head
   float *queries, *douts, *dq, *p, *ds, *p_pairs, *ds_pairs, *rows_q, *rows_do;  // of one block
   static int64_t words(const AttentionSizes& d) {
     return d.z_pad() * (d.width() + d.v + d.width_pad() + d.width_pad() + d.v_pad()) +
@@ -58,17 +59,18 @@ struct Backward {
   DType dtype;
   const MicroSet* set;
   const AttentionRows* rows;
-  const KeyRange* ranges;                ///< of this batch row
-  const std::byte *q, *dout, *o;         ///< first query of this head
+  const KeyRange* ranges;         ///< of this batch row
+  const std::byte *q, *dout, *o;  ///< first query of this head
   const float* lse;
-  std::byte *dq, *dkv;                   ///< first row of this head
-  float* dkr;                            ///< [z, r], this head's addend
+  std::byte *dq, *dkv;  ///< first row of this head
+  float* dkr;           ///< [z, r], this head's addend
   HeadOperands head;
 };
 
-/// Packs rows of `width` elements as B: panels of tile_cols() columns, each [row words][tile_cols()].
-void pack_row_panels(const MicroSet& set, DType dtype, const std::byte* src, int64_t pitch, int64_t rows,
-                     int64_t width, float* out) {
+/// Packs rows of `width` elements as B: panels of tile_cols() columns, each [row
+/// words][tile_cols()].
+void pack_row_panels(const MicroSet& set, DType dtype, const std::byte* src, int64_t pitch,
+                     int64_t rows, int64_t width, float* out) {
   const int64_t cols = set.tile_cols(), words = ceil_div(rows, set.pair);
   for (int64_t c = 0; c < width; c += cols, out += words * cols) {
     set.pack.rows(element(src, dtype, c), pitch, rows, std::min(cols, width - c), cols, out, cols);
@@ -80,10 +82,12 @@ uint16_t* bf16_row(float* tile, int64_t row, int64_t cols) {
 }
 
 /// Probabilities and score gradients of block rows [s0, s0 + m) against the panel of keys at z0.
-/// Returns the rows that see any of them, as [first, last) offsets from s0. For the dot set the results are
-/// rows of bf16 from the start of the buffers, which trail behind the rows of floats still to be read.
-KeyRange score_tiles(const Backward& f, const Buffers& w, const RowsOperand& q, const RowsOperand& dout,
-                     const float* delta, int64_t s0, int64_t m, int64_t z0) {
+/// Returns the rows that see any of them, as [first, last) offsets from s0. For the dot set the
+/// results are rows of bf16 from the start of the buffers, which trail behind the rows of floats
+/// still to be read.
+KeyRange score_tiles(const Backward& f, const Buffers& w, const RowsOperand& q,
+                     const RowsOperand& dout, const float* delta, int64_t s0, int64_t m,
+                     int64_t z0) {
   const AttentionSizes& d = f.d;
   const MicroSet& set = *f.set;
   const int64_t cols = set.tile_cols(), words = d.width() / set.pair, v_words = d.v / set.pair;
@@ -104,8 +108,8 @@ KeyRange score_tiles(const Backward& f, const Buffers& w, const RowsOperand& q, 
     seen.end = static_cast<int32_t>(i + rows);
     const int64_t vectors = ceil_div(std::min<int64_t>(keys, all.end - z0), set.lanes);
     const MicroKernel kernel = set.kernel[rows - 1][vectors - 1];
-    kernel(words, static_cast<const float*>(q.data) + i * q.rs, q.rs, 1, w.keys_t + z0 * words, cols, p,
-           cols, false);
+    kernel(words, static_cast<const float*>(q.data) + i * q.rs, q.rs, 1, w.keys_t + z0 * words,
+           cols, p, cols, false);
     kernel(v_words, static_cast<const float*>(dout.data) + i * dout.rs, dout.rs, 1,
            w.values_t + z0 * v_words, cols, ds, cols, false);
     for (int64_t r = 0; r < rows; ++r) {
@@ -114,7 +118,8 @@ KeyRange score_tiles(const Backward& f, const Buffers& w, const RowsOperand& q, 
       const int64_t end = std::clamp<int64_t>(visible.end - z0, begin, keys);
       const bool dot = set.pair == 2;
       f.rows->gradient(p + r * cols, ds + r * cols, begin, end, cols, f.scale,
-                       f.lse[(s0 + i + r) * d.h], delta[i + r], dot ? bf16_row(w.p, i + r, cols) : nullptr,
+                       f.lse[(s0 + i + r) * d.h], delta[i + r],
+                       dot ? bf16_row(w.p, i + r, cols) : nullptr,
                        dot ? bf16_row(w.ds, i + r, cols) : nullptr);
     }
   }
@@ -163,7 +168,8 @@ void backward_block(const Backward& f, const Buffers& w, int64_t s0, int64_t m) 
       multiply_panels(set, n, words, p_cols + first * cols + i, 1, cols, w.douts + first * cols,
                       row_words * cols, d.v, w.dv + (z0 + i) * d.v_pad(), d.v_pad(), true);
       multiply_panels(set, n, words, ds_cols + first * cols + i, 1, cols, w.queries + first * cols,
-                      row_words * cols, d.width(), w.dk + (z0 + i) * d.width_pad(), d.width_pad(), true);
+                      row_words * cols, d.width(), w.dk + (z0 + i) * d.width_pad(), d.width_pad(),
+                      true);
     }
     // dQ += dS K, up to the last key a tile of rows sees; pairs beyond z were packed as zeros.
     for (int64_t i = seen.begin; i < seen.end; i += kTileRows) {
@@ -207,7 +213,8 @@ void sum_heads(const AttentionSizes& d, float* parts, const Tensor& dkr, ThreadP
     for (int64_t b = 0; b < d.b; ++b) {
       float* sum = parts + (b * d.h * d.z + begin) * d.r;
       for (int64_t h = 1; h < d.h; ++h) rows.add(sum, sum + h * d.z * d.r, n);
-      rows.finish(sum, n, 1.0f, const_cast<std::byte*>(element(dkr.data, dkr.dtype, (b * d.z + begin) * d.r)),
+      rows.finish(sum, n, 1.0f,
+                  const_cast<std::byte*>(element(dkr.data, dkr.dtype, (b * d.z + begin) * d.r)),
                   dkr.dtype);
     }
   });

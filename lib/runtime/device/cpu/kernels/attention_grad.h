@@ -6,8 +6,8 @@
 namespace moetrain::cpu {
 
 bool accepts_attention_grad(const Attrs&, std::span<const Type> in, std::span<const Type> out);
-size_t attention_grad_workspace(const Attrs& attrs, std::span<const Type> in, std::span<const Type> out,
-                                int threads);
+size_t attention_grad_workspace(const Attrs& attrs, std::span<const Type> in,
+                                std::span<const Type> out, int threads);
 void run_attention_grad(const LaunchArgs& args);
 
 }  // namespace moetrain::cpu

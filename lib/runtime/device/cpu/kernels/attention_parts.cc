@@ -5,7 +5,8 @@
 
 namespace moetrain::cpu {
 
-AttentionSizes attention_sizes(const Attrs& attrs, const Shape& q, const Shape& kv, const Shape& kr) {
+AttentionSizes attention_sizes(const Attrs& attrs, const Shape& q, const Shape& kv,
+                               const Shape& kr) {
   const int64_t n = attrs.integer("nope");
   return {q[0], q[1], kv[1], q[2], n, kr[2], kv[3] - n};
 }
@@ -60,8 +61,8 @@ void HeadOperands::pack_keys_transposed(float* out) const {
 void HeadOperands::pack_values_transposed(float* out) const {
   const int64_t cols = set->tile_cols(), words = d.v / set->pair;
   for (int64_t z = 0; z < d.z; z += cols, out += words * cols) {
-    set->pack.transposed(at(kv, z * kv_pitch() + d.n), kv_pitch(), d.v, std::min(cols, d.z - z), cols,
-                         out, cols);
+    set->pack.transposed(at(kv, z * kv_pitch() + d.n), kv_pitch(), d.v, std::min(cols, d.z - z),
+                         cols, out, cols);
   }
 }
 
@@ -72,8 +73,8 @@ void HeadOperands::pack_keys(float* out) const {
     const int64_t own_end = std::clamp(d.n, c, end);
     // A panel may begin in the own part and end in the shared one.
     if (own_end > c) {
-      set->pack.rows(at(kv, c), kv_pitch(), d.z, own_end - c, own_end == end ? cols : own_end - c, out,
-                     cols);
+      set->pack.rows(at(kv, c), kv_pitch(), d.z, own_end - c, own_end == end ? cols : own_end - c,
+                     out, cols);
     }
     if (end > own_end) {
       set->pack.rows(at(kr, own_end - d.n), d.r, d.z, end - own_end, cols - (own_end - c),
@@ -98,8 +99,8 @@ RowsOperand rows_operand(const MicroSet& set, DType dtype, const void* rows_begi
 }
 
 void multiply_panels(const MicroSet& set, int64_t rows, int64_t words, const void* a, int64_t rs,
-                     int64_t cs, const float* b, int64_t panel_words, int64_t n, float* c, int64_t ldc,
-                     bool accumulate) {
+                     int64_t cs, const float* b, int64_t panel_words, int64_t n, float* c,
+                     int64_t ldc, bool accumulate) {
   const int64_t width = set.tile_cols();
   for (int64_t j = 0; j < n; j += width, b += panel_words) {
     const int64_t vectors = ceil_div(std::min(width, n - j), set.lanes);

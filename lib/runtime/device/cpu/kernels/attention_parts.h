@@ -19,7 +19,8 @@ struct AttentionSizes {
   int64_t v_pad() const { return ceil_div(v, kMaxTileCols) * kMaxTileCols; }
 };
 
-AttentionSizes attention_sizes(const Attrs& attrs, const Shape& q, const Shape& kv, const Shape& kr);
+AttentionSizes attention_sizes(const Attrs& attrs, const Shape& q, const Shape& kv,
+                               const Shape& kr);
 
 /// Keys a query sees: [begin, end) along z. Positions ascend, so they are always one run.
 struct KeyRange {
@@ -41,7 +42,7 @@ struct HeadOperands {
   AttentionSizes d;
   DType dtype;
   const MicroSet* set;
-  const std::byte *kv, *kr;   ///< first row of this head: rows h * (n + v) and r elements apart
+  const std::byte *kv, *kr;  ///< first row of this head: rows h * (n + v) and r elements apart
 
   int64_t kv_pitch() const { return d.h * (d.n + d.v); }
   const std::byte* at(const std::byte* base, int64_t element) const {
@@ -63,17 +64,18 @@ HeadOperands head_operands(const AttentionSizes& d, const Tensor& kv, const Tens
 /// Rows to multiply with: A of a micro-kernel.
 struct RowsOperand {
   const void* data;
-  int64_t rs;   ///< words between rows
+  int64_t rs;  ///< words between rows
 };
 
 /// `rows` rows of `k` elements, `pitch` elements apart: in place, or converted into `scratch`.
 RowsOperand rows_operand(const MicroSet& set, DType dtype, const void* rows_begin, int64_t pitch,
                          int64_t rows, int64_t k, float* scratch);
 
-/// C[rows, n] (+)= A[rows, k] B over panels: B has panels of tile_cols() columns, `panel_words` words
-/// apart, already advanced to the first word of k. C rows `ldc` floats apart, padded to whole vectors.
+/// C[rows, n] (+)= A[rows, k] B over panels: B has panels of tile_cols() columns, `panel_words`
+/// words apart, already advanced to the first word of k. C rows `ldc` floats apart, padded to whole
+/// vectors.
 void multiply_panels(const MicroSet& set, int64_t rows, int64_t words, const void* a, int64_t rs,
-                     int64_t cs, const float* b, int64_t panel_words, int64_t n, float* c, int64_t ldc,
-                     bool accumulate);
+                     int64_t cs, const float* b, int64_t panel_words, int64_t n, float* c,
+                     int64_t ldc, bool accumulate);
 
 }  // namespace moetrain::cpu

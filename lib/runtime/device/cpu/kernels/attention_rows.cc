@@ -1,15 +1,19 @@
 // Vector loops over single rows of scores, on every instruction set.
-#include "runtime/device/cpu/kernels/hwy_targets.h"
+// The order of these matters to Highway.
+// clang-format off
 #include "runtime/device/cpu/kernels/attention_rows.h"
 
 #include <cstring>
 #include <limits>
+
+#include "runtime/device/cpu/kernels/hwy_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/device/cpu/kernels/attention_rows.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "runtime/device/cpu/kernels/simd-inl.h"
+// clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace moetrain::cpu {
@@ -43,8 +47,10 @@ HWY_INLINE VF powers(const float* s, int64_t begin, int64_t end, VF factor, VF s
 float softmax_row(float* s, int64_t begin, int64_t end, int64_t total, float scale, float* maximum,
                   float* sum, uint16_t* rounded) {
   if (begin >= end) begin = end = total;
-  if (rounded) zero(rounded, 0, begin), zero(rounded, end, total);
-  else zero(s, 0, begin), zero(s, end, total);
+  if (rounded)
+    zero(rounded, 0, begin), zero(rounded, end, total);
+  else
+    zero(s, 0, begin), zero(s, end, total);
   if (begin == end) return 1.0f;
   const VF lowest = set1(-std::numeric_limits<float>::infinity());
   VF top = lowest;
@@ -55,8 +61,8 @@ float softmax_row(float* s, int64_t begin, int64_t end, int64_t total, float sca
   float now = hn::GetLane(hn::MaxOfLanes(DF(), top));
   if (old > now) now = old;
   const VF factor = set1(scale * kLog2E), shift = set1(-scale * kLog2E * now);
-  const VF added =
-      rounded ? powers(s, begin, end, factor, shift, rounded) : powers(s, begin, end, factor, shift, s);
+  const VF added = rounded ? powers(s, begin, end, factor, shift, rounded)
+                           : powers(s, begin, end, factor, shift, s);
   const float shrink = old == now ? 1.0f : hn::GetLane(exp(set1(scale * (old - now))));
   *maximum = now;
   *sum = *sum * shrink + sum_lanes(added);
@@ -64,8 +70,8 @@ float softmax_row(float* s, int64_t begin, int64_t end, int64_t total, float sca
 }
 
 template <class T>
-HWY_INLINE void gradients(const float* s, const float* dp, int64_t begin, int64_t end, int64_t total,
-                          float scale, float lse, float delta, T* p_out, T* ds_out) {
+HWY_INLINE void gradients(const float* s, const float* dp, int64_t begin, int64_t end,
+                          int64_t total, float scale, float lse, float delta, T* p_out, T* ds_out) {
   const VF power = set1(scale * kLog2E), shift = set1(-lse * kLog2E), d = set1(delta);
   const VF factor = set1(scale);
   for (int64_t i = begin; i < end; i += lanes()) {
@@ -81,8 +87,10 @@ HWY_INLINE void gradients(const float* s, const float* dp, int64_t begin, int64_
 void gradient_row(float* s, float* dp, int64_t begin, int64_t end, int64_t total, float scale,
                   float lse, float delta, uint16_t* p16, uint16_t* ds16) {
   if (begin >= end) begin = end = total;
-  if (p16) gradients(s, dp, begin, end, total, scale, lse, delta, p16, ds16);
-  else gradients(s, dp, begin, end, total, scale, lse, delta, s, dp);
+  if (p16)
+    gradients(s, dp, begin, end, total, scale, lse, delta, p16, ds16);
+  else
+    gradients(s, dp, begin, end, total, scale, lse, delta, s, dp);
 }
 
 void scale_row(float* y, int64_t n, float factor) {
@@ -97,19 +105,23 @@ void finish_loop(const float* x, int64_t n, float factor, T* out) {
 }
 
 void finish_row(const float* x, int64_t n, float factor, void* out, DType dtype) {
-  if (dtype == DType::kF32) finish_loop(x, n, factor, static_cast<float*>(out));
-  else finish_loop(x, n, factor, static_cast<uint16_t*>(out));
+  if (dtype == DType::kF32)
+    finish_loop(x, n, factor, static_cast<float*>(out));
+  else
+    finish_loop(x, n, factor, static_cast<uint16_t*>(out));
 }
 
 template <class T>
 float dot_loop(const T* a, const T* b, int64_t n) {
   VF sum = set1(0.0f);
-  for (int64_t i = 0; i < n; i += lanes()) sum = hn::MulAdd(load(a + i, n - i), load(b + i, n - i), sum);
+  for (int64_t i = 0; i < n; i += lanes())
+    sum = hn::MulAdd(load(a + i, n - i), load(b + i, n - i), sum);
   return sum_lanes(sum);
 }
 
 float dot_row(const void* a, const void* b, int64_t n, DType dtype) {
-  if (dtype == DType::kF32) return dot_loop(static_cast<const float*>(a), static_cast<const float*>(b), n);
+  if (dtype == DType::kF32)
+    return dot_loop(static_cast<const float*>(a), static_cast<const float*>(b), n);
   return dot_loop(static_cast<const uint16_t*>(a), static_cast<const uint16_t*>(b), n);
 }
 

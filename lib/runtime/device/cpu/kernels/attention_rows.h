@@ -10,14 +10,14 @@ namespace moetrain::cpu {
 /// The pieces on one instruction set.
 struct AttentionRows {
   /// One step of the online softmax over s[0, total), of which [begin, end) is visible and the rest
-  /// becomes zero: s becomes exp(scale * (s - maximum)), *maximum and *sum are updated. With `rounded` the
-  /// result goes there as bf16 instead. Returns the factor by which what was summed before has to shrink
-  /// (1 if nothing changed).
+  /// becomes zero: s becomes exp(scale * (s - maximum)), *maximum and *sum are updated. With
+  /// `rounded` the result goes there as bf16 instead. Returns the factor by which what was summed
+  /// before has to shrink (1 if nothing changed).
   float (*softmax)(float* s, int64_t begin, int64_t end, int64_t total, float scale, float* maximum,
                    float* sum, uint16_t* rounded);
-  /// s becomes p = exp(scale * s - lse), dp becomes ds = scale * p * (dp - delta), both zero outside
-  /// [begin, end). With `p16` and `ds16` the results go there as bf16 instead (which may overlap what was
-  /// read already).
+  /// s becomes p = exp(scale * s - lse), dp becomes ds = scale * p * (dp - delta), both zero
+  /// outside [begin, end). With `p16` and `ds16` the results go there as bf16 instead (which may
+  /// overlap what was read already).
   void (*gradient)(float* s, float* dp, int64_t begin, int64_t end, int64_t total, float scale,
                    float lse, float delta, uint16_t* p16, uint16_t* ds16);
   /// y[0, n) *= factor.

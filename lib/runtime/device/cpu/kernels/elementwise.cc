@@ -1,12 +1,15 @@
 // Elementwise kernels: sums, casts, scaling and the gated activation, in one pass over memory each.
-#include "runtime/device/cpu/kernels/hwy_targets.h"
+// The order of these matters to Highway.
+// clang-format off
 #include "runtime/device/cpu/kernels/families.h"
+#include "runtime/device/cpu/kernels/hwy_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/device/cpu/kernels/elementwise.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "runtime/device/cpu/kernels/simd-inl.h"
+// clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace moetrain::cpu {
@@ -25,14 +28,19 @@ void scale_range(const Tensor& x, const Tensor& y, float factor, int64_t begin, 
   const uint16_t* x16 = x.as<const uint16_t>() + begin;
   float* y32 = y.as<float>() + begin;
   uint16_t* y16 = y.as<uint16_t>() + begin;
-  if (x.dtype == DType::kF32 && y.dtype == DType::kF32) scale_loop(x32, y32, factor, n);
-  else if (x.dtype == DType::kF32) scale_loop(x32, y16, factor, n);
-  else if (y.dtype == DType::kF32) scale_loop(x16, y32, factor, n);
-  else scale_loop(x16, y16, factor, n);
+  if (x.dtype == DType::kF32 && y.dtype == DType::kF32)
+    scale_loop(x32, y32, factor, n);
+  else if (x.dtype == DType::kF32)
+    scale_loop(x32, y16, factor, n);
+  else if (y.dtype == DType::kF32)
+    scale_loop(x16, y32, factor, n);
+  else
+    scale_loop(x16, y16, factor, n);
 }
 
 HWY_INLINE VF load_any(const Tensor& t, int64_t i, int64_t n) {
-  return t.dtype == DType::kF32 ? load(t.as<const float>() + i, n) : load(t.as<const uint16_t>() + i, n);
+  return t.dtype == DType::kF32 ? load(t.as<const float>() + i, n)
+                                : load(t.as<const uint16_t>() + i, n);
 }
 
 /// y = in[0] + in[1] + ..., left to right, for elements [begin, end).
@@ -40,13 +48,16 @@ void sum_range(std::span<const Tensor> in, const Tensor& y, int64_t begin, int64
   for (int64_t i = begin; i < end; i += lanes()) {
     VF sum = load_any(in[0], i, end - i);
     for (size_t t = 1; t < in.size(); ++t) sum = hn::Add(sum, load_any(in[t], i, end - i));
-    if (y.dtype == DType::kF32) store(sum, y.as<float>() + i, end - i);
-    else store(sum, y.as<uint16_t>() + i, end - i);
+    if (y.dtype == DType::kF32)
+      store(sum, y.as<float>() + i, end - i);
+    else
+      store(sum, y.as<uint16_t>() + i, end - i);
   }
 }
 
 template <class T>
-void swiglu_loop(const Tensor& gate, const Tensor& up, const Tensor& y, int64_t begin, int64_t end) {
+void swiglu_loop(const Tensor& gate, const Tensor& up, const Tensor& y, int64_t begin,
+                 int64_t end) {
   const T* g = gate.as<const T>();
   const T* u = up.as<const T>();
   T* out = y.as<T>();
@@ -56,13 +67,17 @@ void swiglu_loop(const Tensor& gate, const Tensor& up, const Tensor& y, int64_t 
   }
 }
 
-void swiglu_range(const Tensor& gate, const Tensor& up, const Tensor& y, int64_t begin, int64_t end) {
-  if (gate.dtype == DType::kF32) swiglu_loop<float>(gate, up, y, begin, end);
-  else swiglu_loop<uint16_t>(gate, up, y, begin, end);
+void swiglu_range(const Tensor& gate, const Tensor& up, const Tensor& y, int64_t begin,
+                  int64_t end) {
+  if (gate.dtype == DType::kF32)
+    swiglu_loop<float>(gate, up, y, begin, end);
+  else
+    swiglu_loop<uint16_t>(gate, up, y, begin, end);
 }
 
 template <class T>
-void swiglu_grad_loop(std::span<const Tensor> in, std::span<Tensor> out, int64_t begin, int64_t end) {
+void swiglu_grad_loop(std::span<const Tensor> in, std::span<Tensor> out, int64_t begin,
+                      int64_t end) {
   const T *dy = in[0].as<const T>(), *gate = in[1].as<const T>(), *up = in[2].as<const T>();
   T *dgate = out[0].as<T>(), *dup = out[1].as<T>();
   for (int64_t i = begin; i < end; i += lanes()) {
@@ -76,9 +91,12 @@ void swiglu_grad_loop(std::span<const Tensor> in, std::span<Tensor> out, int64_t
   }
 }
 
-void swiglu_grad_range(std::span<const Tensor> in, std::span<Tensor> out, int64_t begin, int64_t end) {
-  if (in[0].dtype == DType::kF32) swiglu_grad_loop<float>(in, out, begin, end);
-  else swiglu_grad_loop<uint16_t>(in, out, begin, end);
+void swiglu_grad_range(std::span<const Tensor> in, std::span<Tensor> out, int64_t begin,
+                       int64_t end) {
+  if (in[0].dtype == DType::kF32)
+    swiglu_grad_loop<float>(in, out, begin, end);
+  else
+    swiglu_grad_loop<uint16_t>(in, out, begin, end);
 }
 
 }  // namespace HWY_NAMESPACE

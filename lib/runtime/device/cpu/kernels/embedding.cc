@@ -1,15 +1,19 @@
-// Embedding look-up, and its gradient: rows are added in position order, vocabulary ranges in parallel.
-#include "runtime/device/cpu/kernels/hwy_targets.h"
-#include "runtime/device/cpu/kernels/families.h"
-
+// Embedding look-up, and its gradient: rows are added in position order, vocabulary ranges in
+// parallel.
+// The order of these matters to Highway.
+// clang-format off
 #include <algorithm>
 #include <cstring>
+
+#include "runtime/device/cpu/kernels/families.h"
+#include "runtime/device/cpu/kernels/hwy_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/device/cpu/kernels/embedding.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "runtime/device/cpu/kernels/simd-inl.h"
+// clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace moetrain::cpu {
@@ -27,18 +31,23 @@ void look_up(const Tensor& table, const Tensor& ids, const Tensor& y, int64_t fi
       continue;
     }
     const X* from = table.as<const X>() + row * width;
-    for (int64_t i = 0; i < width; i += lanes()) store(load(from + i, width - i), to + i, width - i);
+    for (int64_t i = 0; i < width; i += lanes())
+      store(load(from + i, width - i), to + i, width - i);
   }
 }
 
 void embedding_rows(const Tensor& table, const Tensor& ids, const Tensor& y, int64_t first,
                     int64_t begin, int64_t end) {
   if (table.dtype == DType::kF32) {
-    if (y.dtype == DType::kF32) look_up<float, float>(table, ids, y, first, begin, end);
-    else look_up<float, uint16_t>(table, ids, y, first, begin, end);
+    if (y.dtype == DType::kF32)
+      look_up<float, float>(table, ids, y, first, begin, end);
+    else
+      look_up<float, uint16_t>(table, ids, y, first, begin, end);
   } else {
-    if (y.dtype == DType::kF32) look_up<uint16_t, float>(table, ids, y, first, begin, end);
-    else look_up<uint16_t, uint16_t>(table, ids, y, first, begin, end);
+    if (y.dtype == DType::kF32)
+      look_up<uint16_t, float>(table, ids, y, first, begin, end);
+    else
+      look_up<uint16_t, uint16_t>(table, ids, y, first, begin, end);
   }
 }
 
@@ -61,8 +70,10 @@ void add_rows(const Tensor& ids, const Tensor& dy, float* grad, int64_t first, i
 /// Adds the rows whose id falls into table rows [begin, end).
 void embedding_grad_range(const Tensor& ids, const Tensor& dy, float* grad, int64_t first,
                           int64_t begin, int64_t end) {
-  if (dy.dtype == DType::kF32) add_rows<float>(ids, dy, grad, first, begin, end);
-  else add_rows<uint16_t>(ids, dy, grad, first, begin, end);
+  if (dy.dtype == DType::kF32)
+    add_rows<float>(ids, dy, grad, first, begin, end);
+  else
+    add_rows<uint16_t>(ids, dy, grad, first, begin, end);
 }
 
 }  // namespace HWY_NAMESPACE

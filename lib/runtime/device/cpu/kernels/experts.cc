@@ -1,17 +1,19 @@
 // Token rows to and from experts: dispatch, combine and their gradients, row by row in parallel.
-#include "runtime/device/cpu/kernels/hwy_targets.h"
-#include "runtime/device/cpu/kernels/families.h"
-
+// The order of these matters to Highway.
+// clang-format off
 #include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
+#include "runtime/device/cpu/kernels/families.h"
+#include "runtime/device/cpu/kernels/hwy_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/device/cpu/kernels/experts.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "runtime/device/cpu/kernels/simd-inl.h"
+// clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace moetrain::cpu {
@@ -100,7 +102,9 @@ namespace {
 using Types = std::span<const Type>;
 
 /// Tokens per task: about 64 KB of each operand.
-int64_t grain_of(int64_t width) { return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, width)); }
+int64_t grain_of(int64_t width) {
+  return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, width));
+}
 
 bool accepts_dispatch(const Attrs&, Types in, Types out) {
   return in[0].dtype == out[0].dtype && in[1].dtype == DType::kI32;
@@ -184,23 +188,21 @@ void gather(const LaunchArgs& args, const Tensor& idx, const float* weight) {
   const int32_t* row_of = rows_of_slots(args, args.in[1], idx.numel(), args.in[0].shape[0]);
   args.pool.run_ranges(args.out[0].rows(), grain_of(args.out[0].cols()),
                        [&](int64_t begin, int64_t end, int) {
-                         HWY_DYNAMIC_DISPATCH(gather_rows)(args.in[0], row_of, weight, args.out[0],
-                                                           idx.cols(), begin, end);
+                         HWY_DYNAMIC_DISPATCH(gather_rows)
+                         (args.in[0], row_of, weight, args.out[0], idx.cols(), begin, end);
                        });
 }
 
 void run_dispatch_grad(const LaunchArgs& args) { gather(args, args.in[2], nullptr); }
-void run_combine(const LaunchArgs& args) {
-  gather(args, args.in[3], args.in[2].as<const float>());
-}
+void run_combine(const LaunchArgs& args) { gather(args, args.in[3], args.in[2].as<const float>()); }
 
 void run_combine_grad(const LaunchArgs& args) {
   const Tensor& idx = args.in[3];
   const int32_t* row_of = rows_of_slots(args, args.in[1], idx.numel(), args.in[4].shape[0]);
   args.pool.run_ranges(args.in[0].rows(), grain_of(args.in[0].cols()),
                        [&](int64_t begin, int64_t end, int) {
-                         HWY_DYNAMIC_DISPATCH(combine_grad_tokens)(args.in, args.out, row_of, idx.cols(),
-                                                                   begin, end);
+                         HWY_DYNAMIC_DISPATCH(combine_grad_tokens)
+                         (args.in, args.out, row_of, idx.cols(), begin, end);
                        });
 }
 
@@ -217,7 +219,8 @@ constexpr Kernel kRows[] = {
     {"dispatch", "dispatch.rows", &accepts_dispatch, &dispatch_workspace, &run_dispatch},
     {"dispatch_grad", "dispatch_grad.rows", &accepts_combine, &slots_workspace, &run_dispatch_grad},
     {"combine", "combine.rows", &accepts_combine, &slots_workspace, &run_combine},
-    {"combine_grad", "combine_grad.rows", &accepts_combine_grad, &slots_workspace, &run_combine_grad},
+    {"combine_grad", "combine_grad.rows", &accepts_combine_grad, &slots_workspace,
+     &run_combine_grad},
     {"gather_rows", "gather_rows.rows", &accepts_rows, nullptr, &run_gather_rows},
 };
 

@@ -21,7 +21,9 @@ std::span<const Kernel> vocab_loss_kernels();
 std::span<const Kernel> update_kernels();
 
 /// f32 or bf16: what the vector kernels read and write.
-inline bool is_f32_or_bf16(const Type& t) { return t.dtype == DType::kF32 || t.dtype == DType::kBF16; }
+inline bool is_f32_or_bf16(const Type& t) {
+  return t.dtype == DType::kF32 || t.dtype == DType::kBF16;
+}
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

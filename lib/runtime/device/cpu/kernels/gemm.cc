@@ -1,4 +1,5 @@
-// Cuts products into tasks of column panels and row ranges; a task packs its panels and runs the tiles.
+// Cuts products into tasks of column panels and row ranges; a task packs its panels and runs the
+// tiles.
 #include "runtime/device/cpu/kernels/gemm.h"
 
 #include <algorithm>
@@ -27,9 +28,9 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 struct Form {
   const MicroSet* set;
   bool pack_a;
-  int64_t block;        ///< words of k per block
-  int64_t panels;       ///< column panels per task
-  bool strip;           ///< C is bf16 and k has several blocks
+  int64_t block;   ///< words of k per block
+  int64_t panels;  ///< column panels per task
+  bool strip;      ///< C is bf16 and k has several blocks
   DType operands, c_type;
 };
 
@@ -51,7 +52,9 @@ Form form_of(const Gemm& g, DType operands, DType c_type) {
 }
 
 size_t panel_words() { return static_cast<size_t>(kBlock) * kMaxTileCols; }
-size_t a_words() { return static_cast<size_t>(tile_pitch(kBlockPackedA)) * (kPackRows / kTileRows); }
+size_t a_words() {
+  return static_cast<size_t>(tile_pitch(kBlockPackedA)) * (kPackRows / kTileRows);
+}
 size_t strip_words(bool strip) {
   return strip ? static_cast<size_t>(kStripRows) * kMaxTileCols * kPanelsPackedA : 0;
 }
@@ -69,8 +72,8 @@ const void* element(const void* base, DType type, int64_t index) {
 }
 
 /// One tile that does not go straight to a float C: computed aside, then added or rounded in.
-void store_tile(const Form& f, const float* tile, int64_t ld, int64_t rows, int64_t cols, const Gemm& g,
-                int64_t i0, int64_t j0, bool accumulate) {
+void store_tile(const Form& f, const float* tile, int64_t ld, int64_t rows, int64_t cols,
+                const Gemm& g, int64_t i0, int64_t j0, bool accumulate) {
   if (f.c_type == DType::kBF16) {
     f.set->round(tile, ld, rows, cols, static_cast<uint16_t*>(g.c) + i0 * g.ldc + j0, g.ldc);
     return;
@@ -82,10 +85,10 @@ void store_tile(const Form& f, const float* tile, int64_t ld, int64_t rows, int6
   }
 }
 
-/// Packs rows [i0, i0 + rows) of A, k in [p0, p0 + k), as words, tile after tile; sets the strides to
-/// read a tile with.
-void pack_a(const Form& f, const Gemm& g, int64_t i0, int64_t rows, int64_t p0, int64_t k, float* out,
-            int64_t& rs, int64_t& cs) {
+/// Packs rows [i0, i0 + rows) of A, k in [p0, p0 + k), as words, tile after tile; sets the strides
+/// to read a tile with.
+void pack_a(const Form& f, const Gemm& g, int64_t i0, int64_t rows, int64_t p0, int64_t k,
+            float* out, int64_t& rs, int64_t& cs) {
   if (g.a_cs != 1) {
     f.set->pack.tiles(element(g.a, f.operands, p0 * g.a_cs + i0), g.a_cs, k, rows, out,
                       tile_pitch(ceil_div(k, f.set->pair)));
@@ -126,7 +129,8 @@ void run_task(const Form& f, const Gemm& g, int64_t m0, int64_t m1, int64_t n0, 
       float* panel = scratch.panels + (j - n0) * f.block;
       const int64_t pad = ceil_div(cols, lanes) * lanes;
       if (g.b_transposed) {
-        set.pack.transposed(element(g.b, f.operands, j * g.ldb + p0), g.ldb, k, cols, pad, panel, width);
+        set.pack.transposed(element(g.b, f.operands, j * g.ldb + p0), g.ldb, k, cols, pad, panel,
+                            width);
       } else {
         set.pack.rows(element(g.b, f.operands, p0 * g.ldb + j), g.ldb, k, cols, pad, panel, width);
       }
@@ -150,10 +154,12 @@ void run_task(const Form& f, const Gemm& g, int64_t m0, int64_t m1, int64_t n0, 
           kernel(words, a, rs, cs, panel, width, c, ld, p0 > 0);
           if (last) store_tile(f, c, ld, rows, cols, g, i, j, false);
         } else if (f.c_type == DType::kF32 && cols == vectors * lanes) {
-          kernel(words, a, rs, cs, panel, width, static_cast<float*>(g.c) + i * g.ldc + j, g.ldc, add);
+          kernel(words, a, rs, cs, panel, width, static_cast<float*>(g.c) + i * g.ldc + j, g.ldc,
+                 add);
         } else {
           for (int64_t r = 0; r < rows; ++r) {
-            const auto* to = static_cast<const std::byte*>(element(g.c, f.c_type, (i + r) * g.ldc + j));
+            const auto* to =
+                static_cast<const std::byte*>(element(g.c, f.c_type, (i + r) * g.ldc + j));
             __builtin_prefetch(to);
             __builtin_prefetch(to + 64);
           }
@@ -175,11 +181,13 @@ void clear_output(const Gemm& g, DType c_type) {
 
 /// How the row range of one part is cut; the same rule for every part.
 struct Cut {
-  int64_t panel_cols;   ///< columns of a task
-  int64_t groups;       ///< tasks side by side
-  int64_t chunk_rows;   ///< rows of a task
+  int64_t panel_cols;  ///< columns of a task
+  int64_t groups;      ///< tasks side by side
+  int64_t chunk_rows;  ///< rows of a task
 
-  int64_t tasks(const Gemm& g) const { return g.m <= 0 || g.n <= 0 ? 0 : groups * ceil_div(g.m, chunk_rows); }
+  int64_t tasks(const Gemm& g) const {
+    return g.m <= 0 || g.n <= 0 ? 0 : groups * ceil_div(g.m, chunk_rows);
+  }
 };
 
 /// `parts`: how many parts of the largest one's size the batch amounts to; `rows`: of the largest.
@@ -187,16 +195,18 @@ Cut cut_of(const Form& f, const Gemm& first, int64_t parts, int64_t rows, int th
   Cut cut;
   const int64_t width = f.set->tile_cols();
   const int64_t panels = ceil_div(std::max<int64_t>(first.n, 1), width);
-  // Enough tasks for every worker to get several, but few packings of the same panel or tile: narrower
-  // groups of panels cost packings of A, shorter row ranges packings of B.
+  // Enough tasks for every worker to get several, but few packings of the same panel or tile:
+  // narrower groups of panels cost packings of A, shorter row ranges packings of B.
   const int64_t wanted = threads == 1 ? 1 : (f.pack_a ? 3 : 6) * threads;
   int64_t per_task = std::min(f.panels, panels);
   auto groups = [&] { return ceil_div(panels, per_task); };
   while (per_task > 4 && parts * groups() < wanted) per_task = ceil_div(per_task, 2);
   const int64_t chunks = ceil_div(wanted, parts * groups());
-  const int64_t even = ceil_div(ceil_div(std::max<int64_t>(rows, 1), chunks), kTileRows) * kTileRows;
+  const int64_t even =
+      ceil_div(ceil_div(std::max<int64_t>(rows, 1), chunks), kTileRows) * kTileRows;
   cut.chunk_rows = std::max<int64_t>(even, 16 * kTileRows);
-  if (f.strip) cut.chunk_rows = std::min<int64_t>(cut.chunk_rows, kStripRows / kTileRows * kTileRows);
+  if (f.strip)
+    cut.chunk_rows = std::min<int64_t>(cut.chunk_rows, kStripRows / kTileRows * kTileRows);
   while (per_task > 1 && parts * groups() * ceil_div(rows, cut.chunk_rows) < threads) --per_task;
   cut.panel_cols = per_task * width;
   cut.groups = groups();
@@ -239,8 +249,10 @@ void run_gemm(const GemmBatch& batch, DType operands, DType c_type, std::byte* w
   int64_t tasks = 0;
   for (int64_t i = 0; i < batch.count; ++i) {
     const Gemm g = batch.part(batch.context, i);
-    if (g.k == 0) clear_output(g, c_type);
-    else tasks += cut.tasks(g);
+    if (g.k == 0)
+      clear_output(g, c_type);
+    else
+      tasks += cut.tasks(g);
   }
   pool.run(tasks, [&](int64_t task, int worker) {
     int64_t index = 0;
@@ -255,8 +267,8 @@ void run_gemm(const GemmBatch& batch, DType operands, DType c_type, std::byte* w
     const Scratch scratch{base, base + panel_words(), base + panel_words() + a_words()};
     const int64_t n0 = task % cut.groups * cut.panel_cols;
     const int64_t m0 = task / cut.groups * cut.chunk_rows;
-    run_task(form, g, m0, std::min(g.m, m0 + cut.chunk_rows), n0, std::min(g.n, n0 + cut.panel_cols),
-             scratch);
+    run_task(form, g, m0, std::min(g.m, m0 + cut.chunk_rows), n0,
+             std::min(g.n, n0 + cut.panel_cols), scratch);
   });
 }
 

@@ -9,8 +9,8 @@
 
 namespace moetrain::cpu {
 
-/// C[m, n] (+)= A[m, k] B[k, n]. Strides in elements. A(i, p) = a[i * a_rs + p * a_cs] with one of the
-/// two strides 1; B(p, j) = b[p * ldb + j], or b[j * ldb + p] when `b_transposed`.
+/// C[m, n] (+)= A[m, k] B[k, n]. Strides in elements. A(i, p) = a[i * a_rs + p * a_cs] with one of
+/// the two strides 1; B(p, j) = b[p * ldb + j], or b[j * ldb + p] when `b_transposed`.
 struct Gemm {
   int64_t m = 0, n = 0, k = 0;
   const void* a = nullptr;
@@ -33,8 +33,9 @@ struct GemmBatch {
 /// Bytes of workspace the products need with `threads` workers.
 size_t gemm_workspace(DType c_type, int64_t k, int threads);
 
-/// Runs all products of the batch. Every element of C is summed in one order that depends on k alone:
-/// blocks of k in turn, each block added to C. `c_type` f32, or bf16 (rounded once, after all of k).
+/// Runs all products of the batch. Every element of C is summed in one order that depends on k
+/// alone: blocks of k in turn, each block added to C. `c_type` f32, or bf16 (rounded once, after
+/// all of k).
 void run_gemm(const GemmBatch& batch, DType operands, DType c_type, std::byte* workspace,
               size_t workspace_bytes, ThreadPool& pool);
 /// The same for one product.

@@ -10,9 +10,9 @@
 
 namespace moetrain::cpu {
 
-/// One launch. Ragged tensors come with their actual row count ([rows, ...], rows may be 0). Outputs
-/// that alias an input (OpDef::alias) carry the same pointer. `workspace` has at least the bytes the
-/// kernel's `workspace` function asked for; its content is undefined before and after.
+/// One launch. Ragged tensors come with their actual row count ([rows, ...], rows may be 0).
+/// Outputs that alias an input (OpDef::alias) carry the same pointer. `workspace` has at least the
+/// bytes the kernel's `workspace` function asked for; its content is undefined before and after.
 struct LaunchArgs {
   const Attrs& attrs;
   std::span<const Tensor> in;
@@ -28,7 +28,8 @@ struct Kernel {
   const char* name;  ///< for traces and tests
   bool (*accepts)(const Attrs&, std::span<const Type> in, std::span<const Type> out);
   /// Bytes needed for the largest row counts of the types, with `threads` workers. Null: none.
-  size_t (*workspace)(const Attrs&, std::span<const Type> in, std::span<const Type> out, int threads);
+  size_t (*workspace)(const Attrs&, std::span<const Type> in, std::span<const Type> out,
+                      int threads);
   void (*run)(const LaunchArgs&);
 };
 

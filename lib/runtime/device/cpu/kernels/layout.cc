@@ -1,4 +1,5 @@
-// Strided block copies, and the ops that are nothing but such copies: split, concat, stack, unstack.
+// Strided block copies, and the ops that are nothing but such copies: split, concat, stack,
+// unstack.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -82,7 +83,8 @@ void run_concat(const LaunchArgs& args) {
 }
 
 /// Moves between a whole tensor and its blocks of dim `dim` stacked in front.
-void move_stacked(const LaunchArgs& args, const Tensor& whole, const Tensor& stacked, bool to_stack) {
+void move_stacked(const LaunchArgs& args, const Tensor& whole, const Tensor& stacked,
+                  bool to_stack) {
   if (whole.data == stacked.data || whole.numel() == 0) return;
   const int64_t dim = args.attrs.integer("dim"), parts = stacked.shape[0];
   int64_t outer = 1, inner = static_cast<int64_t>(size_of(whole.dtype));
@@ -93,8 +95,10 @@ void move_stacked(const LaunchArgs& args, const Tensor& whole, const Tensor& sta
   for (int64_t p = 0; p < parts; ++p) {
     std::byte* s = stacked.as<std::byte>() + p * outer * block;
     std::byte* w = whole.as<std::byte>() + p * block;
-    if (to_stack) blocks.add({w, parts * block, s, block, outer, block});
-    else blocks.add({s, block, w, parts * block, outer, block});
+    if (to_stack)
+      blocks.add({w, parts * block, s, block, outer, block});
+    else
+      blocks.add({s, block, w, parts * block, outer, block});
   }
 }
 

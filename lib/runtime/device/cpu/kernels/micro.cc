@@ -1,18 +1,21 @@
 // Register-tile products and packing on every instruction set Highway compiles for.
-#include "runtime/device/cpu/kernels/hwy_targets.h"
+// The order of these matters to Highway.
+// clang-format off
 #include "runtime/device/cpu/kernels/micro.h"
 
 #include <cstring>
 #include <utility>
 
+#include "runtime/device/cpu/kernels/hwy_targets.h"
 #include "runtime/device/cpu/kernels/target.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/device/cpu/kernels/micro.cc"
 #include "hwy/foreach_target.h"
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
+#include "hwy/cache_control.h"
 #include "runtime/device/cpu/kernels/simd-inl.h"
+// clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace moetrain::cpu {
@@ -96,8 +99,8 @@ void pack_rows(const void* src_void, int64_t ld, int64_t k, int64_t n, int64_t p
 /// Rows of a transposed A far ahead: its pitch is too long for the hardware prefetcher.
 constexpr int64_t kPackAhead = 12;
 
-/// Writes one step of a packed A tile. Where `room` columns reach a vector of eight, two words too many are
-/// written: the next step, or the padding behind the tile, takes them.
+/// Writes one step of a packed A tile. Where `room` columns reach a vector of eight, two words too
+/// many are written: the next step, or the padding behind the tile, takes them.
 HWY_INLINE void put_step(const float* from, int64_t room, float* to) {
 #if HWY_MAX_BYTES >= 32 && HWY_TARGET != HWY_SCALAR
   if (HWY_LIKELY(room >= 8)) {
@@ -133,7 +136,8 @@ HWY_INLINE void put_pairs(const uint16_t* low, const uint16_t* high, int64_t roo
   }
 #endif
   const int64_t n = room < kTileRows ? room : kTileRows;
-  for (int64_t j = 0; j < n; ++j) to[j] = low[j] | (high ? static_cast<uint32_t>(high[j]) << 16 : 0u);
+  for (int64_t j = 0; j < n; ++j)
+    to[j] = low[j] | (high ? static_cast<uint32_t>(high[j]) << 16 : 0u);
 }
 
 /// Copies `n` columns of rows p into tiles of kTileRows columns each.
@@ -199,7 +203,8 @@ HWY_INLINE void transpose_4x4(const float* src, int64_t ld, float* out, int64_t 
 }
 
 /// Transposes 32-bit words; `bytes` apart are the source rows (rows of bf16 pairs may be odd).
-void transpose_words(const char* src, int64_t bytes, int64_t k, int64_t n, float* out, int64_t ldo) {
+void transpose_words(const char* src, int64_t bytes, int64_t k, int64_t n, float* out,
+                     int64_t ldo) {
   int64_t j = 0;
   if (bytes % 4 == 0) {
     const int64_t ld = bytes / 4;
@@ -277,7 +282,8 @@ void pack_transposed_pairs(const void* src_void, int64_t ld, int64_t k, int64_t 
   zero_columns(out, ldo, (k + 1) / 2, n, pad);
 }
 
-void round_tile(const float* tile, int64_t ld, int64_t rows, int64_t cols, uint16_t* out, int64_t ldo) {
+void round_tile(const float* tile, int64_t ld, int64_t rows, int64_t cols, uint16_t* out,
+                int64_t ldo) {
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t j = 0; j < cols; j += lanes()) {
       store(load(tile + i * ld + j, cols - j), out + i * ldo + j, cols - j);
@@ -308,8 +314,7 @@ MicroSet make_set(bool convert) {
   fill_row<4>(set.kernel[3], Sequence());
   fill_row<5>(set.kernel[4], Sequence());
   fill_row<6>(set.kernel[5], Sequence());
-  set.pack = convert ? PackFns{&pack_rows<uint16_t>, &pack_transposed_bf16,
-                                &pack_tiles<uint16_t>}
+  set.pack = convert ? PackFns{&pack_rows<uint16_t>, &pack_transposed_bf16, &pack_tiles<uint16_t>}
                      : PackFns{&pack_rows<float>, &pack_transposed_f32, &pack_tiles<float>};
   set.round = &round_tile;
   return set;

@@ -1,23 +1,26 @@
 // RMSNorm forward and backward: one row at a time, in registers and first-level cache.
-#include "runtime/device/cpu/kernels/hwy_targets.h"
-#include "runtime/device/cpu/kernels/families.h"
-
+// The order of these matters to Highway.
+// clang-format off
 #include <algorithm>
 #include <cmath>
+
+#include "runtime/device/cpu/kernels/families.h"
+#include "runtime/device/cpu/kernels/hwy_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/device/cpu/kernels/norm.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "runtime/device/cpu/kernels/simd-inl.h"
+// clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace moetrain::cpu {
 namespace HWY_NAMESPACE {
 
 template <class X, class Y>
-void norm_loop(const X* x, const float* gain, Y* y, float* rstd, int64_t d, double eps, int64_t begin,
-               int64_t end) {
+void norm_loop(const X* x, const float* gain, Y* y, float* rstd, int64_t d, double eps,
+               int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     const X* from = x + row * d;
     Y* to = y + row * d;
@@ -26,7 +29,8 @@ void norm_loop(const X* x, const float* gain, Y* y, float* rstd, int64_t d, doub
       const VF v = load(from + i, d - i);
       sum = hn::MulAdd(v, v, sum);
     }
-    const float r = static_cast<float>(1.0 / std::sqrt(sum_lanes(sum) / static_cast<double>(d) + eps));
+    const float r =
+        static_cast<float>(1.0 / std::sqrt(sum_lanes(sum) / static_cast<double>(d) + eps));
     rstd[row] = r;
     const VF scale = set1(r);
     for (int64_t i = 0; i < d; i += lanes()) {
@@ -52,8 +56,8 @@ void norm_rows(std::span<const Tensor> in, std::span<Tensor> out, double eps, in
 
 /// dx = rstd (g dy - xhat mean(g dy xhat)), xhat = x rstd; dgain += dy xhat over the rows.
 template <class D, class X>
-void norm_grad_loop(const D* dy, const X* x, const float* gain, const float* rstd, X* dx, float* dgain,
-                    int64_t d, int64_t begin, int64_t end) {
+void norm_grad_loop(const D* dy, const X* x, const float* gain, const float* rstd, X* dx,
+                    float* dgain, int64_t d, int64_t begin, int64_t end) {
   std::memset(dgain, 0, d * sizeof(float));
   for (int64_t row = begin; row < end; ++row) {
     const D* dy_row = dy + row * d;
@@ -87,11 +91,15 @@ void norm_grad_rows(std::span<const Tensor> in, std::span<Tensor> out, float* dg
                     int64_t end) {
   const bool wide_dy = in[0].dtype == DType::kF32;
   if (in[1].dtype == DType::kF32) {
-    if (wide_dy) norm_grad_typed<float, float>(in, out, dgain, begin, end);
-    else norm_grad_typed<uint16_t, float>(in, out, dgain, begin, end);
+    if (wide_dy)
+      norm_grad_typed<float, float>(in, out, dgain, begin, end);
+    else
+      norm_grad_typed<uint16_t, float>(in, out, dgain, begin, end);
   } else {
-    if (wide_dy) norm_grad_typed<float, uint16_t>(in, out, dgain, begin, end);
-    else norm_grad_typed<uint16_t, uint16_t>(in, out, dgain, begin, end);
+    if (wide_dy)
+      norm_grad_typed<float, uint16_t>(in, out, dgain, begin, end);
+    else
+      norm_grad_typed<uint16_t, uint16_t>(in, out, dgain, begin, end);
   }
 }
 
@@ -153,8 +161,9 @@ void run_norm_grad(const LaunchArgs& args) {
   const int64_t blocks = ceil_div(rows, kGradRows);
   float* partial = Carver(args).take<float>(blocks * d);
   args.pool.run(blocks, [&](int64_t block, int) {
-    HWY_DYNAMIC_DISPATCH(norm_grad_rows)(args.in, args.out, partial + block * d, block * kGradRows,
-                                         std::min(rows, (block + 1) * kGradRows));
+    HWY_DYNAMIC_DISPATCH(norm_grad_rows)
+    (args.in, args.out, partial + block * d, block * kGradRows,
+     std::min(rows, (block + 1) * kGradRows));
   });
   args.pool.run_ranges(d, 256, [&](int64_t begin, int64_t end, int) {
     HWY_DYNAMIC_DISPATCH(sum_blocks)(partial, blocks, d, args.out[1].as<float>(), begin, end);

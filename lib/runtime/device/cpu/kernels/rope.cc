@@ -1,17 +1,20 @@
 // Rotary embedding: the angles of a token once, then all its heads.
-#include "runtime/device/cpu/kernels/hwy_targets.h"
-#include "runtime/device/cpu/kernels/families.h"
-
+// The order of these matters to Highway.
+// clang-format off
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
+
+#include "runtime/device/cpu/kernels/families.h"
+#include "runtime/device/cpu/kernels/hwy_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/device/cpu/kernels/rope.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "runtime/device/cpu/kernels/simd-inl.h"
+// clang-format on
 
 #ifndef MOETRAIN_ROPE_ARGS
 #define MOETRAIN_ROPE_ARGS
@@ -49,13 +52,16 @@ void sines(const double* frequencies, double position, float amplitude, int64_t 
     const double r = (angle - turns * 1.57079632679489655800) - turns * 6.12323399573676603587e-17;
     const double z = r * r;
     const double s =
-        r + r * z * (-1.6666666666666666e-1 +
-                     z * (8.3333333333309497e-3 +
-                          z * (-1.9841269829589539e-4 + z * (2.7557313621385722e-6 - z * 2.5050747762e-8))));
+        r +
+        r * z *
+            (-1.6666666666666666e-1 +
+             z * (8.3333333333309497e-3 + z * (-1.9841269829589539e-4 +
+                                               z * (2.7557313621385722e-6 - z * 2.5050747762e-8))));
     const double c =
-        1 - 0.5 * z + z * z * (4.1666666666665930e-2 +
-                               z * (-1.3888888888730564e-3 +
-                                    z * (2.4801587283886830e-5 - z * 2.7557313621e-7)));
+        1 - 0.5 * z +
+        z * z *
+            (4.1666666666665930e-2 +
+             z * (-1.3888888888730564e-3 + z * (2.4801587283886830e-5 - z * 2.7557313621e-7)));
     const int64_t quadrant = std::bit_cast<int64_t>(shifted);
     const double a = quadrant & 1 ? s : c, b = quadrant & 1 ? c : s;
     cosine[m] = amplitude * static_cast<float>((quadrant + 1) & 2 ? -a : a);
@@ -87,7 +93,8 @@ void rope_loop(const RopeArgs& args, int64_t begin, int64_t end) {
     T* y = static_cast<T*>(args.y) + token * args.heads * args.width;
     for (int64_t m0 = 0; m0 < args.half; m0 += kMaxHalf) {
       const int64_t n = std::min(kMaxHalf, args.half - m0);
-      sines(args.frequencies + m0, args.direction * args.pos[token], args.amplitude, n, cosine, sine);
+      sines(args.frequencies + m0, args.direction * args.pos[token], args.amplitude, n, cosine,
+            sine);
       for (int64_t h = 0; h < args.heads; ++h) {
         const int64_t at = h * args.width;
         if (m0 == 0 && plain > 0) std::memcpy(y + at, x + at, plain * sizeof(T));
@@ -102,8 +109,10 @@ void rope_loop(const RopeArgs& args, int64_t begin, int64_t end) {
 }
 
 void rope_tokens(const RopeArgs& args, int64_t begin, int64_t end) {
-  if (args.dtype == DType::kF32) rope_loop<float>(args, begin, end);
-  else rope_loop<uint16_t>(args, begin, end);
+  if (args.dtype == DType::kF32)
+    rope_loop<float>(args, begin, end);
+  else
+    rope_loop<uint16_t>(args, begin, end);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -1,16 +1,19 @@
 // The sigmoid router: scores by vector, choices by insertion, statistics in fixed blocks of tokens.
-#include "runtime/device/cpu/kernels/hwy_targets.h"
-#include "runtime/device/cpu/kernels/families.h"
-
+// The order of these matters to Highway.
+// clang-format off
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+
+#include "runtime/device/cpu/kernels/families.h"
+#include "runtime/device/cpu/kernels/hwy_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/device/cpu/kernels/route.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "runtime/device/cpu/kernels/simd-inl.h"
+// clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace moetrain::cpu {
@@ -18,7 +21,8 @@ namespace HWY_NAMESPACE {
 
 /// s[e] = sigmoid(logits[e]).
 void route_scores(const float* logits, float* s, int64_t n) {
-  for (int64_t e = 0; e < n; e += lanes()) store(sigmoid(load(logits + e, n - e)).value, s + e, n - e);
+  for (int64_t e = 0; e < n; e += lanes())
+    store(sigmoid(load(logits + e, n - e)).value, s + e, n - e);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -130,7 +134,8 @@ void choose(const Options& o, const Scratch& w) {
     for (int64_t g = 0; g < o.groups; ++g) groups.offer(best_two(w.biased + g * size, size), g);
     std::sort(w.kept, w.kept + o.top_groups);
     for (int64_t k = 0; k < o.top_groups; ++k) {
-      for (int64_t e = w.kept[k] * size; e < (w.kept[k] + 1) * size; ++e) best.offer(w.biased[e], e);
+      for (int64_t e = w.kept[k] * size; e < (w.kept[k] + 1) * size; ++e)
+        best.offer(w.biased[e], e);
     }
   }
   std::sort(w.chosen, w.chosen + o.top_k);
@@ -191,11 +196,14 @@ bool accepts_grad(const Attrs&, Types in, Types) {
 
 int64_t blocks_of(const Shape& logits) { return logits[0] * ceil_div(logits[1], kBlockTokens); }
 
-size_t partial_bytes(int64_t experts) { return round_up_64(experts * (sizeof(double) + 2 * sizeof(int32_t))); }
+size_t partial_bytes(int64_t experts) {
+  return round_up_64(experts * (sizeof(double) + 2 * sizeof(int32_t)));
+}
 
 size_t route_workspace(const Attrs& attrs, Types in, Types, int threads) {
   const Options o = options_of(attrs, in[0].shape[2]);
-  return kCarverSlack + threads * Scratch::bytes(o) + blocks_of(in[0].shape) * partial_bytes(o.experts);
+  return kCarverSlack + threads * Scratch::bytes(o) +
+         blocks_of(in[0].shape) * partial_bytes(o.experts);
 }
 
 Partial partial_at(std::byte* base, int64_t block, int64_t experts) {

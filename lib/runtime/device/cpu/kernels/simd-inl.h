@@ -1,5 +1,5 @@
-// Vector helpers compiled once per instruction set: loads and stores of f32 and bf16 with tails, exp.
-// NOLINT: included again for every target, so it toggles instead of guarding.
+// Vector helpers compiled once per instruction set: loads and stores of f32 and bf16 with tails,
+// exp. NOLINT: included again for every target, so it toggles instead of guarding.
 #if defined(MOETRAIN_SIMD_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef MOETRAIN_SIMD_INL_H
 #undef MOETRAIN_SIMD_INL_H
@@ -66,9 +66,7 @@ HWY_INLINE void store(VF v, T* p, int64_t n) {
 HWY_INLINE VF set1(float x) { return hn::Set(DF(), x); }
 
 /// Sum of all lanes in a fixed order.
-HWY_INLINE float sum_lanes(VF v) {
-  return hn::GetLane(hn::SumOfLanes(DF(), v));
-}
+HWY_INLINE float sum_lanes(VF v) { return hn::GetLane(hn::SumOfLanes(DF(), v)); }
 
 /// x, but at least `lowest` (at most `highest`); NaN stays NaN, so that bad numbers are not hidden.
 HWY_INLINE VF at_least(VF x, VF lowest) {
@@ -88,8 +86,9 @@ HWY_INLINE VF at_most(VF x, VF highest) {
 
 constexpr float kLog2E = 1.44269504088896341f;
 
-// 1.5 * 2^23 + 127: adding it to y rounds y to a whole n and leaves n + 127 in the low bits, ready to become
-// the exponent of 2^n. Multiplying by that power, unlike adding to exponent bits, keeps NaN a NaN.
+// 1.5 * 2^23 + 127: adding it to y rounds y to a whole n and leaves n + 127 in the low bits, ready
+// to become the exponent of 2^n. Multiplying by that power, unlike adding to exponent bits, keeps
+// NaN a NaN.
 constexpr float kRounder = 12583039.0f;
 HWY_INLINE VF power_of(VF shifted) {
   const hn::RebindToUnsigned<DF> du;

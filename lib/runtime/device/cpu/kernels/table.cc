@@ -14,8 +14,8 @@ std::span<const Kernel> cpu_kernels() {
     std::vector<Kernel> all;
     for (const auto& family :
          {matmul_kernels(), elementwise_kernels(), layout_kernels(), norm_kernels(), rope_kernels(),
-          attention_kernels(), embedding_kernels(), route_kernels(), rows_kernels(), expert_kernels(),
-          vocab_loss_kernels(), update_kernels()}) {
+          attention_kernels(), embedding_kernels(), route_kernels(), rows_kernels(),
+          expert_kernels(), vocab_loss_kernels(), update_kernels()}) {
       all.insert(all.end(), family.begin(), family.end());
     }
     return all;

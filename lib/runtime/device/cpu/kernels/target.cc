@@ -5,22 +5,29 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "runtime/device/cpu/kernels/hwy_targets.h"
 #include "runtime/device/cpu/kernels/micro.h"
 
+// The order of these matters to Highway.
+// clang-format off
+#include "runtime/device/cpu/kernels/hwy_targets.h"
 #include "hwy/highway.h"
 #include "hwy/targets.h"
+// clang-format on
 
 namespace moetrain::cpu {
 namespace {
 
 int64_t mask_of(Target target) {
   switch (target) {
-    case Target::kBaseline: return HWY_STATIC_TARGET;
-    case Target::kNeon: return HWY_NEON;
-    case Target::kAvx2: return HWY_AVX2;
+    case Target::kBaseline:
+      return HWY_STATIC_TARGET;
+    case Target::kNeon:
+      return HWY_NEON;
+    case Target::kAvx2:
+      return HWY_AVX2;
     case Target::kAvx512:
-    case Target::kAvx512Bf16: return HWY_AVX3;
+    case Target::kAvx512Bf16:
+      return HWY_AVX3;
   }
   return 0;
 }
@@ -68,8 +75,8 @@ const char* name_of(Target target) {
 
 std::vector<Target> available_targets() {
   std::vector<Target> found;
-  for (Target t : {Target::kBaseline, Target::kNeon, Target::kAvx2, Target::kAvx512,
-                   Target::kAvx512Bf16}) {
+  for (Target t :
+       {Target::kBaseline, Target::kNeon, Target::kAvx2, Target::kAvx512, Target::kAvx512Bf16}) {
     if (available(t)) found.push_back(t);
   }
   return found;

@@ -1,16 +1,19 @@
 // The optimizer's streaming kernels: clear, sum of squares in fixed blocks, AdamW in one pass.
-#include "runtime/device/cpu/kernels/hwy_targets.h"
-#include "runtime/device/cpu/kernels/families.h"
-
+// The order of these matters to Highway.
+// clang-format off
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+
+#include "runtime/device/cpu/kernels/families.h"
+#include "runtime/device/cpu/kernels/hwy_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/device/cpu/kernels/update.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "runtime/device/cpu/kernels/simd-inl.h"
+// clang-format on
 
 #ifndef MOETRAIN_ADAMW_ARGS
 #define MOETRAIN_ADAMW_ARGS
@@ -43,7 +46,8 @@ double squares(const T* x, int64_t n) {
     }
   }
   for (; i < n; ++i) chain[i % 8] += to_double(x[i]) * to_double(x[i]);
-  return ((chain[0] + chain[4]) + (chain[1] + chain[5])) + ((chain[2] + chain[6]) + (chain[3] + chain[7]));
+  return ((chain[0] + chain[4]) + (chain[1] + chain[5])) +
+         ((chain[2] + chain[6]) + (chain[3] + chain[7]));
 }
 
 double squares_range(const Tensor& x, int64_t begin, int64_t end) {
@@ -52,7 +56,8 @@ double squares_range(const Tensor& x, int64_t begin, int64_t end) {
 }
 
 void adamw_range(const AdamwArgs& a, int64_t begin, int64_t end) {
-  const VF factor = set1(a.factor), beta1 = set1(a.beta1), beta2 = set1(a.beta2), decay = set1(a.decay);
+  const VF factor = set1(a.factor), beta1 = set1(a.beta1), beta2 = set1(a.beta2),
+           decay = set1(a.decay);
   const VF rest1 = set1(a.rest1), rest2 = set1(a.rest2), rate1 = set1(a.rate1);
   const VF inverse2 = set1(a.inverse2), eps = set1(a.eps);
   for (int64_t i = begin; i < end; i += lanes()) {

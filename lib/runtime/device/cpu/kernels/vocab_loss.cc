@@ -23,8 +23,8 @@ bool accepts_loss(const Attrs& attrs, Types in, Types out) {
 }
 
 size_t workspace(const Attrs& attrs, Types in, Types out, int threads) {
-  return vocab_pass_workspace(in[1].shape[0], in[1].shape[1], with_gradient(attrs) && out.size() > 2,
-                              threads);
+  return vocab_pass_workspace(in[1].shape[0], in[1].shape[1],
+                              with_gradient(attrs) && out.size() > 2, threads);
 }
 
 VocabPass pass_of(const LaunchArgs& args) {
@@ -134,7 +134,8 @@ void run_statistics(const LaunchArgs& args) {
 
 constexpr Kernel kRows[] = {
     {"vocab_loss", "vocab_loss.chunks", &accepts_loss, &workspace, &run_loss},
-    {"vocab_statistics", "vocab_statistics.chunks", &accepts_statistics, &workspace, &run_statistics},
+    {"vocab_statistics", "vocab_statistics.chunks", &accepts_statistics, &workspace,
+     &run_statistics},
     {"vocab_loss_finish", "vocab_loss_finish.chunks", &accepts_loss, &workspace, &run_loss},
 };
 

@@ -1,4 +1,5 @@
-// Logits lie vocabulary-major in panels of tokens, so that W is read in place and softmax is vertical.
+// Logits lie vocabulary-major in panels of tokens, so that W is read in place and softmax is
+// vertical.
 #include "runtime/device/cpu/kernels/vocab_pass.h"
 
 #include <algorithm>
@@ -56,17 +57,21 @@ struct Chunk {
   const Buffers& w;
   const MicroSet& set;
   ThreadPool& pool;
-  int64_t first, tokens;   ///< of this chunk
+  int64_t first, tokens;  ///< of this chunk
   int64_t cols, panels, blocks;
 
   int64_t x_words() const { return ceil_div(pass.width, set.pair); }
-  int64_t rows_of(int64_t block) const { return std::min(kBlockRows, pass.vocab - block * kBlockRows); }
+  int64_t rows_of(int64_t block) const {
+    return std::min(kBlockRows, pass.vocab - block * kBlockRows);
+  }
   int64_t tokens_of(int64_t panel) const { return std::min(cols, tokens - panel * cols); }
   float* logits(int64_t block, int64_t panel) const {
     return w.logits + (block * panels + panel) * kBlockRows * cols;
   }
   /// The half of a logit block that holds pairs of rows once the block is rounded to bf16.
-  float* pairs(int64_t block, int64_t panel) const { return logits(block, panel) + kBlockRows * cols / 2; }
+  float* pairs(int64_t block, int64_t panel) const {
+    return logits(block, panel) + kBlockRows * cols / 2;
+  }
   const std::byte* element(const void* base, int64_t index) const {
     return static_cast<const std::byte*>(base) + index * static_cast<int64_t>(size_of(pass.dtype));
   }
@@ -111,8 +116,8 @@ void forward_block(const Chunk& c, int64_t block, float* scratch) {
   }
 }
 
-/// Joins the blocks' statistics of every token; leaves in `sum` the factor each block's exponentials
-/// need to become the gradient of the logits.
+/// Joins the blocks' statistics of every token; leaves in `sum` the factor each block's
+/// exponentials need to become the gradient of the logits.
 void settle_tokens(const Chunk& c) {
   for (int64_t t = 0; t < c.panels * c.cols; ++t) {
     const int64_t step = c.panels * c.cols;
@@ -135,14 +140,16 @@ void settle_tokens(const Chunk& c) {
     if (!c.pass.dx) continue;
     for (int64_t b = 0; b < c.blocks; ++b) {
       const double shifted = c.w.maximum[b * step + t] - lse;
-      c.w.sum[b * step + t] = coefficient == 0 ? 0.0f : coefficient * static_cast<float>(std::exp(shifted));
+      c.w.sum[b * step + t] =
+          coefficient == 0 ? 0.0f : coefficient * static_cast<float>(std::exp(shifted));
     }
   }
 }
 
 /// One register tile into C whose row end may cut through a vector.
-void tile_into(const MicroSet& set, int64_t m, int64_t cols, int64_t words, const void* a, int64_t rs,
-               int64_t cs, const float* b, int64_t ldb, float* c, int64_t ldc, bool accumulate) {
+void tile_into(const MicroSet& set, int64_t m, int64_t cols, int64_t words, const void* a,
+               int64_t rs, int64_t cs, const float* b, int64_t ldb, float* c, int64_t ldc,
+               bool accumulate) {
   const int64_t vectors = ceil_div(cols, set.lanes);
   const MicroKernel kernel = set.kernel[m - 1][vectors - 1];
   if (vectors * set.lanes == cols) return kernel(words, a, rs, cs, b, ldb, c, ldc, accumulate);
@@ -192,8 +199,8 @@ void weight_block(const Chunk& c, int64_t block) {
 void token_rows(const Chunk& c, int64_t d0, int64_t n, float* packed) {
   for (int64_t block = 0; block < c.blocks; ++block) {
     const int64_t rows = c.rows_of(block), words = ceil_div(rows, c.set.pair);
-    c.set.pack.tiles(c.element(c.pass.w, block * kBlockRows * c.pass.width + d0), c.pass.width, rows, n,
-                     packed, tile_pitch(words));
+    c.set.pack.tiles(c.element(c.pass.w, block * kBlockRows * c.pass.width + d0), c.pass.width,
+                     rows, n, packed, tile_pitch(words));
     for (int64_t panel = 0; panel < c.panels; ++panel) {
       const float* b = c.set.pair == 2 ? c.pairs(block, panel) : c.logits(block, panel);
       for (int64_t i = 0; i < n; i += kTileRows) {
@@ -245,10 +252,12 @@ void run_chunk(const Chunk& c) {
 size_t vocab_pass_workspace(int64_t vocab, int64_t width, bool gradient, int threads) {
   size_t bytes = kCarverSlack;
   Buffers buffers;
-  buffers.layout([&](int64_t floats) {
-    bytes += round_up_64(floats * sizeof(float));
-    return static_cast<float*>(nullptr);
-  }, vocab, width, gradient, threads);
+  buffers.layout(
+      [&](int64_t floats) {
+        bytes += round_up_64(floats * sizeof(float));
+        return static_cast<float*>(nullptr);
+      },
+      vocab, width, gradient, threads);
   return bytes;
 }
 
@@ -256,12 +265,15 @@ void run_vocab_pass(const VocabPass& pass, std::byte* workspace, size_t workspac
                     ThreadPool& pool) {
   Buffers buffers;
   std::byte* next = workspace + (-reinterpret_cast<uintptr_t>(workspace) & 63);
-  buffers.layout([&](int64_t floats) {
-    float* piece = reinterpret_cast<float*>(next);
-    next += round_up_64(floats * sizeof(float));
-    return piece;
-  }, pass.vocab, pass.width, pass.dx != nullptr, pool.size());
-  MT_CHECK(next <= workspace + workspace_bytes, "workspace of ", workspace_bytes, " bytes is too small");
+  buffers.layout(
+      [&](int64_t floats) {
+        float* piece = reinterpret_cast<float*>(next);
+        next += round_up_64(floats * sizeof(float));
+        return piece;
+      },
+      pass.vocab, pass.width, pass.dx != nullptr, pool.size());
+  MT_CHECK(next <= workspace + workspace_bytes, "workspace of ", workspace_bytes,
+           " bytes is too small");
   if (pass.dw && pass.tokens == 0) std::memset(pass.dw, 0, pass.vocab * pass.width * sizeof(float));
   const MicroSet& set = micro_set(pass.dtype, pass.width % 2 == 0);
   const int64_t step = chunk_tokens(pass.vocab), cols = set.tile_cols();

@@ -1,12 +1,16 @@
 // Column-wise softmax pieces on every instruction set.
-#include "runtime/device/cpu/kernels/hwy_targets.h"
+// The order of these matters to Highway.
+// clang-format off
 #include "runtime/device/cpu/kernels/vocab_rows.h"
+
+#include "runtime/device/cpu/kernels/hwy_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/device/cpu/kernels/vocab_rows.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "runtime/device/cpu/kernels/simd-inl.h"
+// clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace moetrain::cpu {
@@ -31,7 +35,8 @@ void exponentials(float* block, int64_t rows, int64_t cols, float* maximum, floa
 void scale_columns(float* block, int64_t rows, int64_t cols, const float* factor) {
   for (int64_t c = 0; c < cols; c += lanes()) {
     const VF f = load(factor + c);
-    for (int64_t r = 0; r < rows; ++r) store(hn::Mul(f, load(block + r * cols + c)), block + r * cols + c);
+    for (int64_t r = 0; r < rows; ++r)
+      store(hn::Mul(f, load(block + r * cols + c)), block + r * cols + c);
   }
 }
 
