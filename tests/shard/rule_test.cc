@@ -112,7 +112,7 @@ TEST(Rule, DispatchAndCombineShareAxesOfExpertsAndTokens) {
   const Value idx = ops::input(g, "idx", DType::kI32, {4, 4, 2});
   const Value weight = ops::input(g, "weight", DType::kF32, {4, 4, 2});
   const auto d = ops::dispatch(g, x, idx, 8, "dispatch");
-  const Value y = ops::combine(g, d.rows, d.plan, weight, idx, "combine");
+  const Value y = ops::combine(g, d.rows, d.plan, weight, idx, DType::kF32, "combine");
   const Rule dispatch = rule_of(g, d.rows.node), combine = rule_of(g, y.node);
   const auto sizes = factor_sizes(g, d.rows.node, dispatch);
 

@@ -232,7 +232,7 @@ TEST(ExpertRows, TheWeightsRowTellsDispatch) {
   const Value w = ops::state(g, "w", DType::kF32, {4, 8, 8});
   const auto d = ops::dispatch(g, x, idx, 4, "dispatch");
   const Value rows = ops::grouped_matmul(g, d.rows, w, d.plan, "experts");
-  ops::combine(g, rows, d.plan, weight, idx, "combine");
+  ops::combine(g, rows, d.plan, weight, idx, DType::kF32, "combine");
   std::vector<LayoutRow> anchors{state_row("x", {{"dp", "ep"}, {}, {}}),
                                  state_row("w", {{"ep"}, {}, {}})};
   ShardingResult r = propagate(g, mesh, {}, anchors);

@@ -149,13 +149,28 @@ TEST(Strategies, ZeroScattersGradientsAndGathersParameters) {
   EXPECT_EQ(s.out("lm_head.weight"), "[-, -]");
   EXPECT_EQ(s.edges(Phase::kForward), std::vector<std::string>{});
   EXPECT_EQ(s.in("settle:lm_head.weight", 0), "[dp, -]");
+  EXPECT_EQ(s.out("m:model.norm.weight"), "[-]") << "vectors are too small to be scattered";
   size_t gathers = 0, scatters = 0;
   for (const std::string& edge : s.edges(Phase::kUpdate)) {
-    gathers += edge.find("AllGather(0,dp)") != std::string::npos;
-    scatters += edge.find("ReduceScatter(0,dp)") != std::string::npos;
+    if (edge.find("norm") != std::string::npos || edge.find("load") != std::string::npos) continue;
+    gathers += edge.find(": AllGather(0,dp)") != std::string::npos;
+    scatters += edge.find(": ReduceScatter(0,dp)") != std::string::npos;
   }
   EXPECT_EQ(gathers, scatters);
   EXPECT_GT(gathers, 20u);
+}
+
+/// Axes of copies are stacked fast ones major: on many nodes no exchange follows the scatters.
+TEST(Strategies, ZeroNeedsNoExchangeBehindItsScatters) {
+  ParallelOptions o = parallel(8, 1, 2, 4);
+  o.sequence_parallel = o.tp_extend_ep = true;
+  const Sharded s = shard(tiny_model(), o, 8, 16);
+  EXPECT_EQ(s.out("m:model.layers.1.self_attn.o_proj.weight"), "[(dp1 dp0), tp]");
+  EXPECT_EQ(s.out("m:model.layers.1.self_attn.q_a_proj.weight"), "[(tp dp1 dp0), -]");
+  for (const std::string& edge : s.edges(Phase::kUpdate)) {
+    if (edge.find("norm") != std::string::npos) continue;
+    EXPECT_EQ(edge.find("Direct"), std::string::npos) << edge;
+  }
 }
 
 TEST(Strategies, TensorAndSequenceParallel) {

@@ -146,6 +146,12 @@ CollectiveCost DirectExchange::cost(const LinkModel& links, int64_t element_size
     worst.seconds = std::max({worst.seconds, intra, inter});
     worst.bytes = std::max(worst.bytes, bytes[0] + bytes[1]);
   }
+  // Every member looks through the sizes of all others, most of them zero, and a wide group waits for
+  // its slowest rank.
+  constexpr size_t kNarrow = 16;
+  if (group.size() > kNarrow) {
+    worst.seconds += static_cast<double>(group.size() - kNarrow) * 0.1 * links.intra_latency;
+  }
   return worst;
 }
 

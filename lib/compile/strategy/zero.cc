@@ -106,8 +106,18 @@ void zero_redundancy(const ParallelOptions& options, const Graph& graph, Rows& r
             strategy_state("zero", kind + node.name, like_parameter ? parameter : spread));
       }
     }
+    // Sums are finished where the optimizer wants them, nowhere else.
+    std::map<char, Names> axes, squares;
+    for (size_t d = 0; d < spread.size(); ++d) {
+      axes[static_cast<char>('A' + d)] = squares[static_cast<char>('a' + d)] = spread[d];
+    }
+    if (trained && (own || options.zero == 3)) {
+      more.push_back(strategy_factors("zero", "settle:" + node.name, axes));
+      more.push_back(strategy_factors("zero", "sum_squares:" + node.name, squares));
+    }
     if (options.zero == 3) more.push_back(strategy_state("zero", node.name, spread));
   }
+  more.push_back(strategy_factors("zero", "settle:load.*", {{'A', {}}}));
   rows.insert(rows.end(), more.begin(), more.end());
 }
 
