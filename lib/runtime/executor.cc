@@ -256,7 +256,11 @@ void Executor::run_collective(const Collective& c, const Prepared& p, Lane& lane
       for (size_t i = 0; i < table.size(); ++i) bytes[i / experts] += table[i] * row;
       return bytes;
     };
-    group.all_to_all_v(in.data, bytes_per_member(counts[c.attrs.integer("send")]), out.data,
+    const std::vector<int64_t> sent = bytes_per_member(counts[c.attrs.integer("send")]);
+    row_traffic_[plan_.slots[c.out[0]].name] +=
+        exchange_traffic(plan_.groups[c.group].ranks, plan_.rank,
+                         [this](int rank) { return fabric_.node_of(rank); }, sent);
+    group.all_to_all_v(in.data, sent, out.data,
                        bytes_per_member(counts[c.attrs.integer("recv")]), lane);
   } else {
     MT_CHECK(false, "collective ", c.op->name, " has no verb");

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/ledger.h"
 #include "plan/plan.h"
 #include "runtime/comm/comm.h"
 #include "runtime/device/device.h"
@@ -55,6 +56,9 @@ class Executor {
   int64_t memory_bytes() const;
   /// Times the row arena had to grow beyond its planned capacity.
   int64_t row_arena_growths() const { return growths_; }
+  /// What this rank really sent, by instruction, for exchanges whose sizes are only known when they run;
+  /// since creation. (Of all others Plan's ledger is exact.)
+  const std::map<std::string, LinkTraffic>& row_traffic() const { return row_traffic_; }
   /// Seconds the host waited for collectives since the last call (all exposed when lanes run inline).
   double take_comm_seconds();
 
@@ -88,6 +92,7 @@ class Executor {
   std::map<std::string, std::vector<Prepared>> prepared_;
   std::map<std::string, const Port*> states_, inputs_, outputs_;
   ExecutionObserver* observer_ = nullptr;
+  std::map<std::string, LinkTraffic> row_traffic_;
   int64_t owned_bytes_ = 0, growths_ = 0;
   double comm_seconds_ = 0;
 };

@@ -143,7 +143,10 @@ std::string PlanInspection::trace() const {
 }
 
 std::string PlanInspection::explain() const {
-  return "\n" + moetrain::explain(graph_, mesh_, links_, compiled_.sharding);
+  std::string out = "\n" + moetrain::explain(graph_, mesh_, links_, compiled_.sharding);
+  if (!compiled_.local.dispatches.empty()) out += "\ntoken transports: op, transport, prices\n";
+  for (const DispatchNote& note : compiled_.local.dispatches) out += "  " + to_string(note) + "\n";
+  return out;
 }
 
 std::string PlanInspection::layout_diff(const PlanInspection& other) const {
