@@ -132,6 +132,10 @@ LinkTraffic collective_traffic(const Plan& plan, const Collective& c, const Node
     counting.gather(bytes);
   } else if (op == "exchange") {
     counting.exchange(c.attrs.integers("send_bytes"));
+  } else if (op == "send") {
+    Sizes bytes(members, 0);
+    for (int64_t i = 0; i < members; ++i) bytes[i] = ranks[i] == plan.rank ? 0 : in.bytes;
+    counting.exchange(bytes);
   } else {  // all_to_all and the ragged exchange of rows: in.bytes are expected bytes
     counting.exchange(Sizes(members, in.bytes / members));
   }

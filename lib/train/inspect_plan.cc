@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "model/flops.h"
+#include "plan/ledger.h"
 #include "train/pipeline.h"
 
 namespace moetrain {
@@ -108,7 +109,8 @@ void PlanInspection::measure_traffic() {
     for (const Instruction& in : segment.instructions) {
       const auto* c = std::get_if<Collective>(&in.what);
       if (c == nullptr || plan.groups[c->group].ranks.size() < 2 || c->in.empty()) continue;
-      const int64_t bytes = sent_bytes(plan, *c);
+      const LinkTraffic sent = collective_traffic(plan, *c, consecutive_nodes(links_.ranks_per_node));
+      const int64_t bytes = sent.inter_bytes + sent.intra_bytes;
       const std::string name = cat(segment.name, " ", layer_pattern(in.name));
       const RankGroup& group = plan.groups[c->group];
       const auto [at, fresh] =
@@ -121,7 +123,8 @@ void PlanInspection::measure_traffic() {
       line.calls += repeats;
       line.bytes += repeats * bytes;
       line.seconds += static_cast<double>(repeats) * seconds_of(in);
-      (line.inter_node ? inter_bytes_ : intra_bytes_) += repeats * bytes;
+      inter_bytes_ += repeats * sent.inter_bytes;
+      intra_bytes_ += repeats * sent.intra_bytes;
     }
   }
   std::stable_sort(traffic_.begin(), traffic_.end(),

@@ -112,7 +112,7 @@ void run_gather_rows(const LaunchArgs& args) {
 // regroup_rows -----------------------------------------------------------------------------------
 
 size_t regroup_workspace(const Attrs&, Types in, Types, int) {
-  return kCarverSlack + round_up_64(2 * (numel(in[1].shape) + 1) * sizeof(int64_t));
+  return kCarverSlack + 2 * round_up_64((numel(in[1].shape) + 1) * sizeof(int64_t));
 }
 
 void run_regroup(const LaunchArgs& args) {
