@@ -1,4 +1,5 @@
-// Local expansion of the few ops whose `local` factors are split: which op goes where, and the vocabulary loss.
+// Local expansion of the few ops whose `local` factors are split: which op goes where, and the
+// vocabulary loss.
 #include "compile/partitioner.h"
 #include "ops/experts.h"
 #include "ops/vocab_loss.h"
@@ -24,22 +25,22 @@ bool Partitioner::localize(int index) {
   return false;
 }
 
-// Vocabulary-parallel loss (shard-and-dispatch.md 10.2): every rank makes the statistics of its columns,
-// the statistics are gathered, and every rank finishes loss and gradients with the sums over all columns.
+// Vocabulary-parallel loss (shard-and-dispatch.md 10.2): every rank makes the statistics of its
+// columns, the statistics are gathered, and every rank finishes loss and gradients with the sums
+// over all columns.
 void Partitioner::localize_vocab_loss(int index) {
   const Node& node = graph_.nodes[index];
   const std::vector<Axis> axes = axes_of(index, 'v');
   const Value x = operand(index, 0), w = operand(index, 1), labels = operand(index, 2),
               valid = operand(index, 3), scale = operand(index, 4);
   Attrs attrs = node.attrs;
-  attrs.set("vocab_begin",
-            out_.graph.type(w).shape[0] * mesh_.index_along(rank_, axes));
+  attrs.set("vocab_begin", out_.graph.type(w).shape[0] * mesh_.index_along(rank_, axes));
   const Value mine =
       add(ops::kVocabStatistics, {x, w, labels}, attrs, index, node.name + ".statistics");
   const Value all =
       add(ops::kAllGather, {mine}, over(axes), index, node.name + ".statistics.gather");
-  const int done = append(ops::kVocabLossFinish, {x, w, labels, valid, scale, all}, attrs, index,
-                          node.name);
+  const int done =
+      append(ops::kVocabLossFinish, {x, w, labels, valid, scale, all}, attrs, index, node.name);
   for (size_t k = 0; k < node.outputs.size(); ++k) {
     define({index, static_cast<int>(k)}, {done, static_cast<int>(k)});
   }

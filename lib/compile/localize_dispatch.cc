@@ -1,4 +1,5 @@
-// Local expansion of dispatch, combine and their gradients: groups, counts, plans; rows move in transport.cc.
+// Local expansion of dispatch, combine and their gradients: groups, counts, plans; rows move in
+// transport.cc.
 #include <algorithm>
 #include <cstdio>
 
@@ -30,7 +31,8 @@ std::string to_string(const DispatchNote& note) {
 
 namespace {
 
-/// How the members of a group lie on nodes: the same number of consecutive members on each, or not at all.
+/// How the members of a group lie on nodes: the same number of consecutive members on each, or not
+/// at all.
 struct Nodes {
   int64_t count = 1, per_node = 1;
   bool regular = true;
@@ -47,7 +49,8 @@ Nodes nodes_of(const std::vector<int>& group, int ranks_per_node) {
     }
     ++sizes.back();
   }
-  const bool equal = std::all_of(sizes.begin(), sizes.end(), [&](int64_t n) { return n == sizes[0]; });
+  const bool equal =
+      std::all_of(sizes.begin(), sizes.end(), [&](int64_t n) { return n == sizes[0]; });
   std::sort(seen.begin(), seen.end());
   const bool once = std::adjacent_find(seen.begin(), seen.end()) == seen.end();
   const int64_t members = static_cast<int64_t>(group.size());
@@ -79,11 +82,12 @@ DispatchBundle Partitioner::form_groups(int index) {
   std::vector<Axis> token_axes = axes_of(index, 'b');
   const std::vector<Axis> sequence_axes = axes_of(index, 's');
   token_axes.insert(token_axes.end(), sequence_axes.begin(), sequence_axes.end());
-  // Tokens that are copied over an expert axis need not travel along it: every copy serves the experts
-  // of its own place there, and the results are partial sums.
+  // Tokens that are copied over an expert axis need not travel along it: every copy serves the
+  // experts of its own place there, and the results are partial sums.
   std::vector<Axis> exchange;
   for (Axis a : expert_axes) {
-    if (std::find(token_axes.begin(), token_axes.end(), a) != token_axes.end()) exchange.push_back(a);
+    if (std::find(token_axes.begin(), token_axes.end(), a) != token_axes.end())
+      exchange.push_back(a);
   }
   const std::vector<int> ranks = mesh_.group(rank_, exchange);
   const int64_t members = static_cast<int64_t>(ranks.size());
@@ -103,13 +107,21 @@ DispatchBundle Partitioner::form_groups(int index) {
   const Nodes nodes = nodes_of(ranks, links_.ranks_per_node);
   DispatchNote note;
   note.name = node.name;
-  note.shape = {nodes.count, nodes.per_node, b.tokens, b.top_k, b.experts, b.local_experts,
-                x.shape.back() * static_cast<int64_t>(size_of(x.dtype)), 0};
+  note.shape = {nodes.count,
+                nodes.per_node,
+                b.tokens,
+                b.top_k,
+                b.experts,
+                b.local_experts,
+                x.shape.back() * static_cast<int64_t>(size_of(x.dtype)),
+                0};
   const Node& router = graph_.node(node.inputs[1]);
   if (router.op == &ops::kRoute && members * b.local_experts == b.experts) {
     const int64_t groups = router.attrs.integer("groups"), top = router.attrs.integer("top_groups");
-    if (groups % nodes.count == 0) note.shape.node_limit = top;
-    else if (nodes.count % groups == 0) note.shape.node_limit = top * (nodes.count / groups);
+    if (groups % nodes.count == 0)
+      note.shape.node_limit = top;
+    else if (nodes.count % groups == 0)
+      note.shape.node_limit = top * (nodes.count / groups);
   }
   note.choice = choose_transport(note.shape, links_);
   note.chosen = !dispatch_.has_value();
@@ -118,12 +130,17 @@ DispatchBundle Partitioner::form_groups(int index) {
   const bool by_node = transport == Transport::kAllGather || transport == Transport::kDedup;
   if (by_node && !nodes.regular && !note.chosen) {
     throw UserError(cat("parallel.dispatch: ", name_of(transport), " needs equally many of the ",
-                        members, " ranks of an expert group on every node, one node after the "
-                        "other; with parallel.ranks_per_node ", links_.ranks_per_node,
-                        " they are ranks ", join(ranks, " "), ": use alltoall or alltoall_once"));
+                        members,
+                        " ranks of an expert group on every node, one node after the "
+                        "other; with parallel.ranks_per_node ",
+                        links_.ranks_per_node, " they are ranks ", join(ranks, " "),
+                        ": use alltoall or alltoall_once"));
   }
   if (members > 1) out_.dispatches.push_back(note);
 
+  b.hit = transport == Transport::kDedup
+              ? expected_nodes(note.shape) / static_cast<double>(nodes.count)
+              : hit_probability(note.shape, b.local_experts);
   if (transport == Transport::kAllToAllOnce) {
     b.outer_members = members;
   } else if (by_node) {
@@ -154,10 +171,8 @@ DispatchBundle Partitioner::form_groups(int index) {
 
   b.out_capacity = b.tokens * std::min(b.top_k, b.outer_members);
   b.column_capacity = b.tokens * b.outer_members;
-  b.send_capacity =
-      b.column_capacity * std::min(b.top_k, b.inner_members * b.local_experts);
-  b.recv_capacity =
-      b.column_capacity * b.inner_members * std::min(b.top_k, b.local_experts);
+  b.send_capacity = b.column_capacity * std::min(b.top_k, b.inner_members * b.local_experts);
+  b.recv_capacity = b.column_capacity * b.inner_members * std::min(b.top_k, b.local_experts);
   return b;
 }
 
@@ -171,11 +186,11 @@ void Partitioner::count_once(DispatchBundle& b, Value idx, int like, const std::
   b.out_plan = {count, 0};
   const Value counts{count, 1};
   const bool everybody = b.inner_members > 1;  // a node's ranks need one another's counts as well
-  const Value exchanged = add(everybody ? ops::kAllGather : ops::kAllToAll, {counts}, b.group, like,
-                              name + ".counts");
-  const int tables = append(ops::kCountTables, {counts, exchanged},
-                            {{"unit", b.outer_place}, {"place", b.inner_place}}, like,
-                            name + ".tables");
+  const Value exchanged =
+      add(everybody ? ops::kAllGather : ops::kAllToAll, {counts}, b.group, like, name + ".counts");
+  const int tables =
+      append(ops::kCountTables, {counts, exchanged},
+             {{"unit", b.outer_place}, {"place", b.inner_place}}, like, name + ".tables");
   std::vector<Value> bound = {{tables, 0}, {tables, 1}, {tables, 2}};
   if (everybody) bound.push_back({tables, 3});
   b.outer_sent = 0;
@@ -184,51 +199,52 @@ void Partitioner::count_once(DispatchBundle& b, Value idx, int like, const std::
   b.inner_received = everybody ? 3 : 2;
   b.received = {tables, 3};
 
-  DispatchShape shape;
-  shape.top_k = b.top_k;
-  shape.experts = b.experts;
-  const double hit = hit_probability(shape, b.inner_members * b.local_experts);
   const int64_t columns =
-      std::max<int64_t>(1, static_cast<int64_t>(hit * static_cast<double>(b.column_capacity)));
-  const int64_t rows = std::max<int64_t>(
-      1, b.tokens * b.top_k * b.members() * b.local_experts / b.experts);
+      std::max<int64_t>(1, static_cast<int64_t>(b.hit * static_cast<double>(b.column_capacity)));
+  const int64_t rows =
+      std::max<int64_t>(1, b.tokens * b.top_k * b.members() * b.local_experts / b.experts);
   std::vector<int64_t> expected = {columns, columns, rows},
                        largest = {b.out_capacity, b.column_capacity, b.send_capacity};
   if (everybody) {
     expected.push_back(rows);
     largest.push_back(b.recv_capacity);
   }
-  b.bind = add(ops::kBind, bound, {{"expected", expected}, {"largest", largest}}, like,
-               name + ".bind");
+  b.bind =
+      add(ops::kBind, bound, {{"expected", expected}, {"largest", largest}}, like, name + ".bind");
 }
 
-/// The plan over the tokens at this column; their counts, unless the outer stage brought them.
+/// The plan over the tokens at this column and, unless the outer stage brought them, their counts.
 void Partitioner::count_columns(DispatchBundle& b, int like, const std::string& name) {
-  const int count =
-      append(ops::kDispatchCount, {b.idx},
-             {{"first_experts", b.inner_experts}, {"local_experts", b.local_experts}}, like,
-             name + (b.outer == Outer::kOnce ? ".plan" : ".count"));
+  const bool fresh = b.outer != Outer::kOnce;
+  const int count = append(ops::kDispatchCount, {b.idx},
+                           {{"first_experts", b.inner_experts}, {"local_experts", b.local_experts}},
+                           like, name + (fresh ? ".count" : ".plan"));
   b.plan = {count, 0};
-  if (b.outer != Outer::kOnce) {
-    const Value counts{count, 1};
-    const int64_t rows = std::max<int64_t>(
-        1, b.tokens * b.top_k * b.members() * b.local_experts / b.experts);
-    std::vector<Value> bound = {counts};
-    std::vector<int64_t> expected = {rows}, largest = {b.send_capacity};
+  if (fresh) {
+    b.counts = {count, 1};
     if (b.inner_members > 1) {
-      b.received = add(ops::kAllToAll, {counts}, b.inner_group, like, name + ".counts");
-      bound.push_back(b.received);
-      expected.push_back(rows);
-      largest.push_back(b.recv_capacity);
+      b.received = add(ops::kAllToAll, {b.counts}, b.inner_group, like, name + ".counts");
     }
-    b.bind = add(ops::kBind, bound, {{"expected", expected}, {"largest", largest}}, like,
-                 name + ".bind");
-    b.inner_sent = 0;
-    b.inner_received = b.inner_members > 1 ? 1 : 0;
   }
-  b.offsets = b.inner_members > 1
-                  ? add(ops::kRowOffsets, {b.received}, {}, like, name + ".offsets")
-                  : b.plan;
+  b.offsets = b.inner_members > 1 ? add(ops::kRowOffsets, {b.received}, {}, like, name + ".offsets")
+                                  : b.plan;
+}
+
+/// The host's one wait, where no outer stage has made it.
+void Partitioner::bind_columns(DispatchBundle& b, int like, const std::string& name) {
+  const int64_t rows =
+      std::max<int64_t>(1, b.tokens * b.top_k * b.members() * b.local_experts / b.experts);
+  std::vector<Value> bound = {b.counts};
+  std::vector<int64_t> expected = {rows}, largest = {b.send_capacity};
+  if (b.inner_members > 1) {
+    bound.push_back(b.received);
+    expected.push_back(rows);
+    largest.push_back(b.recv_capacity);
+  }
+  b.inner_sent = 0;
+  b.inner_received = b.inner_members > 1 ? 1 : 0;
+  b.bind =
+      add(ops::kBind, bound, {{"expected", expected}, {"largest", largest}}, like, name + ".bind");
 }
 
 void Partitioner::localize_dispatch(int index) {
@@ -242,8 +258,9 @@ void Partitioner::localize_dispatch(int index) {
     if (weight.valid()) {
       const Value packed = add(ops::kPackRouting, {idx, weight}, {}, index, name + ".routing");
       const Value moved = to_columns(packed, b, index, name + ".routing");
-      const int unpacked = append(ops::kUnpackRouting, {moved}, {{"rows_of", std::vector<int64_t>{0, 0}}},
-                                  index, name + ".routing.unpack");
+      const int unpacked =
+          append(ops::kUnpackRouting, {moved}, {{"rows_of", std::vector<int64_t>{0, 0}}}, index,
+                 name + ".routing.unpack");
       b.idx = {unpacked, 0};
       b.weight = {unpacked, 1};
     } else {
@@ -251,7 +268,10 @@ void Partitioner::localize_dispatch(int index) {
     }
   }
   count_columns(b, index, name);
+  // Where the sizes of the outer stage are static, its rows are under way while the host waits for
+  // counts.
   const Value columns = to_columns(x, b, index, name);
+  if (b.outer != Outer::kOnce) bind_columns(b, index, name);
   const Value rows = add(ops::kGatherRows, {columns, b.plan, b.bind},
                          {{"experts", b.inner_members * b.local_experts},
                           {"which", b.inner_sent},
@@ -285,8 +305,7 @@ void Partitioner::localize_combine(int index) {
   // Sums that still have to cross to their source travel in the rows' own dtype.
   const DType wide = node.outputs[0].dtype, narrow = out_.graph.type(rows).dtype;
   if (b.outer != Outer::kNone) attrs.set("dtype", ops::dtype_value(narrow));
-  const Value y =
-      add(ops::kCombine, {rows, b.plan, b.weight, b.idx}, attrs, index, node.name);
+  const Value y = add(ops::kCombine, {rows, b.plan, b.weight, b.idx}, attrs, index, node.name);
   define({index, 0}, in_dtype(from_columns(y, b, index, node.name), wide, index));
 }
 
@@ -300,9 +319,9 @@ void Partitioner::localize_combine_grad(int index) {
   if (b.outer != Outer::kNone) {
     dy = to_columns(in_dtype(dy, node.outputs[0].dtype, index), b, index, node.name);
   }
-  const int grad = append(ops::kCombineGrad,
-                          {dy, b.plan, b.weight, b.idx, returned_.at(node.inputs[4])}, attrs, index,
-                          node.name);
+  const int grad =
+      append(ops::kCombineGrad, {dy, b.plan, b.weight, b.idx, returned_.at(node.inputs[4])}, attrs,
+             index, node.name);
   define({index, 0}, to_experts({grad, 0}, b, index, node.name));
   define({index, 1}, from_columns({grad, 1}, b, index, node.name + ".weight"));
 }

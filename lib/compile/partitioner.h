@@ -78,6 +78,7 @@ class Partitioner {
   Value in_dtype(Value x, DType dtype, int like);
   void count_once(DispatchBundle& bundle, Value idx, int like, const std::string& name);
   void count_columns(DispatchBundle& bundle, int like, const std::string& name);
+  void bind_columns(DispatchBundle& bundle, int like, const std::string& name);
 
   // transport.cc
   /// Token rows [b, s, w] -> the rows of all sources at the ranks that pass them on; and the sum of what

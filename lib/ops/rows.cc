@@ -1,4 +1,5 @@
-// Types and reference loops of the row ops. All of them move or count integers: any order gives the same bits.
+// Types and reference loops of the row ops. All of them move or count integers: any order gives the
+// same bits.
 #include "ops/rows.h"
 
 #include <algorithm>
@@ -250,24 +251,23 @@ void regroup_run(const Attrs& attrs, Tensors in, std::span<Tensor> out) {
 
 }  // namespace
 
-const OpDef kDispatchCount{"dispatch_count", dispatch_count_types, no_rule, nullptr, copy_cost,
-                           dispatch_count_run};
-const OpDef kOnceCount{"once_count", once_count_types, no_rule, nullptr, copy_cost,
-                       once_count_run};
-const OpDef kCountTables{"count_tables", count_tables_types, no_rule, nullptr, copy_cost,
-                         count_tables_run};
-const OpDef kRowOffsets{"row_offsets", row_offsets_types, no_rule, nullptr, copy_cost,
-                        row_offsets_run};
+const OpDef kDispatchCount{"dispatch_count", dispatch_count_types, no_rule, nullptr,
+                           copy_cost,        dispatch_count_run};
+const OpDef kOnceCount{"once_count", once_count_types, no_rule, nullptr, copy_cost, once_count_run};
+const OpDef kCountTables{"count_tables", count_tables_types, no_rule,
+                         nullptr,        copy_cost,          count_tables_run};
+const OpDef kRowOffsets{"row_offsets", row_offsets_types, no_rule,
+                        nullptr,       copy_cost,         row_offsets_run};
 const OpDef kBind{"bind", bind_types, no_rule, nullptr, copy_cost, nullptr};
-const OpDef kPackRouting{"pack_routing", pack_routing_types, no_rule, nullptr, copy_cost,
-                         pack_routing_run};
-const OpDef kUnpackRouting{"unpack_routing", unpack_routing_types, no_rule, nullptr, copy_cost,
-                           unpack_routing_run};
-const OpDef kGatherRows{"gather_rows", gather_rows_types, no_rule, nullptr, copy_cost,
-                        gather_rows_run};
-const OpDef kRowsAllToAll{"rows_all_to_all", moved_rows_types, no_rule, nullptr, copy_cost,
-                          nullptr};
-const OpDef kRegroupRows{"regroup_rows", moved_rows_types, no_rule, nullptr, copy_cost,
-                         regroup_run};
+const OpDef kPackRouting{"pack_routing", pack_routing_types, no_rule,
+                         nullptr,        copy_cost,          pack_routing_run};
+const OpDef kUnpackRouting{"unpack_routing", unpack_routing_types, no_rule, nullptr,
+                           copy_cost,        unpack_routing_run};
+const OpDef kGatherRows{"gather_rows", gather_rows_types, no_rule,
+                        nullptr,       copy_cost,         gather_rows_run};
+const OpDef kRowsAllToAll{"rows_all_to_all", moved_rows_types, no_rule,
+                          nullptr,           copy_cost,        nullptr};
+const OpDef kRegroupRows{"regroup_rows", moved_rows_types, no_rule,
+                         nullptr,        copy_cost,        regroup_run};
 
 }  // namespace moetrain::ops

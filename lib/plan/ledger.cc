@@ -64,11 +64,13 @@ class Counting {
     count(false, passed_on * others, others);
   }
 
-  /// Each member sums, over its node, the blocks of owners with its place; sums travel to their owners.
+  /// Each member sums, over its node, the blocks of owners with its place; sums travel to their
+  /// owners.
   void reduce(const Sizes& elements, DType dtype) {
     const int64_t size_here = static_cast<int64_t>(size_of(dtype));
-    const int64_t size_away =
-        per_node() > 1 && dtype == DType::kBF16 ? static_cast<int64_t>(size_of(DType::kF32)) : size_here;
+    const int64_t size_away = per_node() > 1 && dtype == DType::kBF16
+                                  ? static_cast<int64_t>(size_of(DType::kF32))
+                                  : size_here;
     for (int l = 0; l < per_node(); ++l) {
       int64_t stream = elements[nodes_[here()][l]];
       for (int i = 0; i < size(); ++i) {

@@ -1,4 +1,5 @@
-// The byte ledger: what every collective of a plan sends over each class of link, counted before it runs.
+// The byte ledger: what every collective of a plan sends over each class of link, counted before it
+// runs.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,8 @@
 
 namespace moetrain {
 
-/// Payload bytes and messages of one rank to other ranks, per link class. A block that k ranks of a node
-/// read from shared memory counts k times (as Fabric::traffic does).
+/// Payload bytes and messages of one rank to other ranks, per link class. A block that k ranks of a
+/// node read from shared memory counts k times (as Fabric::traffic does).
 struct LinkTraffic {
   int64_t inter_bytes = 0, intra_bytes = 0;
   int64_t inter_messages = 0, intra_messages = 0;
@@ -27,8 +28,9 @@ NodeOf consecutive_nodes(int ranks_per_node);
 /// What `rank` sends when member i of `ranks` gets send_bytes[i] from it.
 LinkTraffic exchange_traffic(const std::vector<int>& ranks, int rank, const NodeOf& node_of,
                              const std::vector<int64_t>& send_bytes);
-/// What the plan's rank sends for one collective, by the host fabrics' algorithms (runtime/comm/group.h):
-/// exact where sizes are static, at expected and evenly spread rows where they are not.
+/// What the plan's rank sends for one collective, by the host fabrics' algorithms
+/// (runtime/comm/group.h): exact where sizes are static, at expected and evenly spread rows where
+/// they are not.
 LinkTraffic collective_traffic(const Plan& plan, const Collective& collective,
                                const NodeOf& node_of);
 

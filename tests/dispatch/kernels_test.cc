@@ -1,10 +1,11 @@
 // The row kernels do what their reference loops do, for any number of workers.
+#include "runtime/device/cpu/kernels/kernels.h"
+
 #include <gtest/gtest.h>
 
 #include <cstring>
 
 #include "ops/rows.h"
-#include "runtime/device/cpu/kernels/kernels.h"
 
 namespace moetrain {
 namespace {
@@ -23,7 +24,8 @@ uint64_t next_random(uint64_t& state) {
   return state >> 33;
 }
 
-/// Runs the op's kernel with `threads` workers and its reference; both results must agree bit for bit.
+/// Runs the op's kernel with `threads` workers and its reference; both results must agree bit for
+/// bit.
 void compare(const OpDef& op, const Attrs& attrs, const std::vector<Tensor>& in,
              const std::vector<std::pair<DType, Shape>>& results, int threads) {
   std::vector<Type> in_types, out_types;
@@ -55,7 +57,8 @@ TEST(RowKernels, CountingManySlots) {
       in.tensors[0].as<int32_t>()[i] = static_cast<int32_t>(next_random(seed) % 20) - 2;
     }
     // Members hold experts 8..11, 0..3 and 12..15: 4..7 and 16, 17 belong to nobody here.
-    const Attrs attrs{{"first_experts", std::vector<int64_t>{8, 0, 12}}, {"local_experts", int64_t{4}}};
+    const Attrs attrs{{"first_experts", std::vector<int64_t>{8, 0, 12}},
+                      {"local_experts", int64_t{4}}};
     for (int threads : {1, 3}) {
       compare(ops::kDispatchCount, attrs, in.tensors,
               {{DType::kI32, {3 * 4 + 1 + tokens * 3}}, {DType::kI32, {3, 4}}}, threads);

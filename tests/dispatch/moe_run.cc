@@ -72,7 +72,8 @@ std::vector<std::byte> bytes_of(const MoeCase& c, const std::string& name) {
   std::vector<std::byte> out;
   if (name == "idx" || name == "weight") {
     out.resize(c.idx.size() * 4);
-    std::memcpy(out.data(), name == "idx" ? static_cast<const void*>(c.idx.data()) : c.weight.data(),
+    std::memcpy(out.data(),
+                name == "idx" ? static_cast<const void*>(c.idx.data()) : c.weight.data(),
                 out.size());
     return out;
   }
@@ -86,8 +87,8 @@ std::vector<std::byte> bytes_of(const MoeCase& c, const std::string& name) {
 /// Feeds a rank's box of an input; boxes are whole but for the first two dims.
 void feed(Executor& executor, const Port& port, const std::vector<std::byte>& whole) {
   const Shape& shape = port.global.shape;
-  const int64_t row = numel(shape) / (shape[0] * shape[1]) *
-                      static_cast<int64_t>(size_of(port.global.dtype));
+  const int64_t row =
+      numel(shape) / (shape[0] * shape[1]) * static_cast<int64_t>(size_of(port.global.dtype));
   std::vector<std::byte> part;
   for (int64_t b = 0; b < port.extent[0]; ++b) {
     const int64_t at = ((port.begin[0] + b) * shape[1] + port.begin[1]) * row;
@@ -140,11 +141,10 @@ MoeResult run_moe(const MoeCase& c, const MoeMesh& m, std::optional<Transport> t
     const TrafficCounters before = fabric.traffic();
     for (const Segment& segment : plan.segments) executor.run(segment.name);
     const TrafficCounters after = fabric.traffic();
-    result.traffic[fabric.rank()] = {
-        after.inter_node_bytes - before.inter_node_bytes,
-        after.intra_node_bytes - before.intra_node_bytes,
-        after.inter_node_messages - before.inter_node_messages,
-        after.intra_node_messages - before.intra_node_messages};
+    result.traffic[fabric.rank()] = {after.inter_node_bytes - before.inter_node_bytes,
+                                     after.intra_node_bytes - before.intra_node_bytes,
+                                     after.inter_node_messages - before.inter_node_messages,
+                                     after.intra_node_messages - before.intra_node_messages};
     result.rows[fabric.rank()] = executor.row_traffic();
     if (fabric.rank() != 0) return;
     for (const Port& port : plan.outputs) {

@@ -1,4 +1,5 @@
-// One dispatch, grouped product and combine with all gradients, compiled and run on ranks that are threads.
+// One dispatch, grouped product and combine with all gradients, compiled and run on ranks that are
+// threads.
 #pragma once
 
 #include <map>
@@ -12,7 +13,8 @@
 
 namespace moetrain::dispatch_test {
 
-/// Sizes and data of one case. x[b, s, h] and so on are row-major; expert e multiplies by w[e] ([h, h]).
+/// Sizes and data of one case. x[b, s, h] and so on are row-major; expert e multiplies by w[e] ([h,
+/// h]).
 struct MoeCase {
   int64_t b = 1, s = 1, h = 1, k = 1, experts = 1;
   DType dtype = DType::kF32;

@@ -27,7 +27,8 @@ MoeCase design_case() {
   return c;
 }
 
-int64_t rows_sent(const MoeResult& r, const std::string& name, bool inter, int rank, int64_t bytes) {
+int64_t rows_sent(const MoeResult& r, const std::string& name, bool inter, int rank,
+                  int64_t bytes) {
   const auto at = r.rows[rank].find(name);
   if (at == r.rows[rank].end()) return 0;
   return (inter ? at->second.inter_bytes : at->second.intra_bytes) / bytes;
@@ -64,7 +65,8 @@ TEST(Rows, TheDesignsCounts) {
   EXPECT_EQ(rows_sent(gathered, "moe.dispatch.rows", true), 0);
   EXPECT_EQ(rows_sent(gathered, "moe.dispatch.rows", false), 8);  // node 0: 6, node 1: 2
   EXPECT_EQ(rows_sent(gathered, "moe.dispatch.rows", false, 0, 4) +
-                rows_sent(gathered, "moe.dispatch.rows", false, 1, 4), 6);
+                rows_sent(gathered, "moe.dispatch.rows", false, 1, 4),
+            6);
   const MoeResult dedup = run_moe(design_case(), mesh, Transport::kDedup);
   EXPECT_EQ(rows_sent(dedup, "moe.dispatch.out", true), 7);
   EXPECT_EQ(rows_sent(dedup, "moe.dispatch.rows", false), 8);
@@ -114,12 +116,13 @@ struct Routing {
 };
 
 std::vector<Routing> routings() {
-  return {{"all experts", [](int64_t, int64_t) { return true; }},
-          {"experts without tokens", [](int64_t, int64_t e) { return e % 2 == 1; }},
-          {"all on one expert", [](int64_t, int64_t e) { return e == 5; }},
-          {"all on one rank", [](int64_t, int64_t e) { return e >= 6; }},
-          {"tokens per rank from none to all", [](int64_t t, int64_t) { return t % 12 < t / 12 * 4; }},
-          {"nothing at all", [](int64_t, int64_t) { return false; }}};
+  return {
+      {"all experts", [](int64_t, int64_t) { return true; }},
+      {"experts without tokens", [](int64_t, int64_t e) { return e % 2 == 1; }},
+      {"all on one expert", [](int64_t, int64_t e) { return e == 5; }},
+      {"all on one rank", [](int64_t, int64_t e) { return e >= 6; }},
+      {"tokens per rank from none to all", [](int64_t t, int64_t) { return t % 12 < t / 12 * 4; }},
+      {"nothing at all", [](int64_t, int64_t) { return false; }}};
 }
 
 TEST_P(Transports, AnyRoutingOnAnyNodes) {
@@ -230,12 +233,13 @@ TEST(Auto, TakesWhatTheLinksMakeCheapest) {
   EXPECT_EQ(chosen(8).choice.transport, Transport::kAllToAll);
   EXPECT_EQ(chosen(4).choice.transport, Transport::kAllGather);  // two nodes, eight experts a token
   EXPECT_TRUE(chosen(4).chosen);
-  EXPECT_NE(to_string(chosen(4)).find("allgather (cheapest)  2 nodes x 4 ranks"),
-            std::string::npos) << to_string(chosen(4));
+  EXPECT_NE(to_string(chosen(4)).find("allgather (cheapest)  2 nodes x 4 ranks"), std::string::npos)
+      << to_string(chosen(4));
   // The same on every rank, and the same every time.
   for (int rank = 0; rank < 8; ++rank) {
-    EXPECT_EQ(to_string(compile_moe(c, flat_mesh(8, 2), rank, std::nullopt, links).local.dispatches[0]),
-              to_string(chosen(2)));
+    EXPECT_EQ(
+        to_string(compile_moe(c, flat_mesh(8, 2), rank, std::nullopt, links).local.dispatches[0]),
+        to_string(chosen(2)));
   }
 }
 

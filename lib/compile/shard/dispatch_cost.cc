@@ -9,10 +9,14 @@ namespace moetrain {
 
 const char* name_of(Transport transport) {
   switch (transport) {
-    case Transport::kAllToAll: return "alltoall";
-    case Transport::kAllToAllOnce: return "alltoall_once";
-    case Transport::kAllGather: return "allgather";
-    case Transport::kDedup: return "dedup";
+    case Transport::kAllToAll:
+      return "alltoall";
+    case Transport::kAllToAllOnce:
+      return "alltoall_once";
+    case Transport::kAllGather:
+      return "allgather";
+    case Transport::kDedup:
+      return "dedup";
   }
   MT_CHECK(false, "a transport without a name");
   return "";
@@ -44,18 +48,22 @@ double expected_nodes(const DispatchShape& shape) {
 RowVolume row_volume(Transport transport, const DispatchShape& shape) {
   const double n = static_cast<double>(shape.nodes), r = static_cast<double>(shape.per_node);
   const double ranks = n * r, k = static_cast<double>(shape.top_k);
-  // Of a token's k choices, those on the group's ranks (all, unless tokens are copied over expert axes).
-  const double reached = k * ranks * static_cast<double>(shape.local_experts) /
-                         static_cast<double>(shape.experts);
+  // Of a token's k choices, those on the group's ranks (all, unless tokens are copied over expert
+  // axes).
+  const double reached =
+      k * ranks * static_cast<double>(shape.local_experts) / static_cast<double>(shape.experts);
   const double within = reached * (r - 1) / r;
   switch (transport) {
-    case Transport::kAllToAll: return {reached * (n - 1) / n, reached * (r - 1) / ranks};
+    case Transport::kAllToAll:
+      return {reached * (n - 1) / n, reached * (r - 1) / ranks};
     case Transport::kAllToAllOnce: {
       const double hit = hit_probability(shape, shape.local_experts);
       return {hit * (ranks - r), hit * (r - 1)};
     }
-    case Transport::kAllGather: return {n - 1, within};
-    case Transport::kDedup: return {expected_nodes(shape) * (n - 1) / n, within};
+    case Transport::kAllGather:
+      return {n - 1, within};
+    case Transport::kDedup:
+      return {expected_nodes(shape) * (n - 1) / n, within};
   }
   return {};
 }
@@ -72,8 +80,7 @@ double dispatch_seconds(Transport transport, const DispatchShape& shape, const L
   const double far_nodes = static_cast<double>(shape.nodes - 1);
   const double near = static_cast<double>(shape.per_node - 1) * links.intra_latency;
   const bool gathers = transport == Transport::kAllGather;
-  const bool straight =
-      transport == Transport::kAllToAll || transport == Transport::kAllToAllOnce;
+  const bool straight = transport == Transport::kAllToAll || transport == Transport::kAllToAllOnce;
   RowVolume volume = row_volume(transport, shape);
   // Expert ids and weights travel beside rows that are expanded where they arrive.
   const double routing = transport == Transport::kAllToAll
@@ -91,7 +98,8 @@ TransportChoice choose_transport(const DispatchShape& shape, const LinkModel& li
   for (Transport t : kTransports) {
     const size_t at = static_cast<size_t>(t);
     choice.seconds[at] = dispatch_seconds(t, shape, links);
-    if (shape.nodes > 1 && choice.seconds[at] < choice.seconds[static_cast<size_t>(choice.transport)]) {
+    if (shape.nodes > 1 &&
+        choice.seconds[at] < choice.seconds[static_cast<size_t>(choice.transport)]) {
       choice.transport = t;
     }
   }

@@ -14,18 +14,18 @@ namespace moetrain {
 enum class Transport {
   kAllToAll,      ///< a row per chosen expert, straight to the expert's rank
   kAllToAllOnce,  ///< a row once per rank that has one of its experts; expanded there
-  kAllGather,     ///< all rows to every node (ranks of equal place), then within the node as kAllToAll
-  kDedup,         ///< a row once per node that has one of its experts, then within the node
+  kAllGather,  ///< all rows to every node (ranks of equal place), then within the node as kAllToAll
+  kDedup,      ///< a row once per node that has one of its experts, then within the node
 };
 inline constexpr std::array<Transport, 4> kTransports = {
     Transport::kAllToAll, Transport::kAllToAllOnce, Transport::kAllGather, Transport::kDedup};
 const char* name_of(Transport transport);
 std::optional<Transport> transport_named(const std::string& name);
 
-/// One dispatch: an expert group of `nodes` x `per_node` ranks; each rank sends `tokens` tokens with
-/// `top_k` of `experts` experts. `local_experts` live on each rank (fewer than experts / ranks where
-/// tokens are copied over some expert axes). `node_limit`: no token goes to more nodes than that (0: no
-/// limit). Routing is taken as uniform.
+/// One dispatch: an expert group of `nodes` x `per_node` ranks; each rank sends `tokens` tokens
+/// with `top_k` of `experts` experts. `local_experts` live on each rank (fewer than experts / ranks
+/// where tokens are copied over some expert axes). `node_limit`: no token goes to more nodes than
+/// that (0: no limit). Routing is taken as uniform.
 struct DispatchShape {
   int64_t nodes = 1, per_node = 1;
   int64_t tokens = 0, top_k = 1, experts = 1, local_experts = 1;
@@ -51,8 +51,8 @@ double transfer_seconds(const RowVolume& volume, const DispatchShape& shape,
 /// Seconds of one dispatch: rows, routing that travels beside them, counts, and latencies. Ragged
 /// transfers over the slow links are priced for their fullest rank (kRaggedSkew).
 double dispatch_seconds(Transport transport, const DispatchShape& shape, const LinkModel& links);
-/// The fullest rank of a ragged exchange over the average one: an allowance, not a measurement. (The
-/// gather moves the same rows whatever the routing.)
+/// The fullest rank of a ragged exchange over the average one: an allowance, not a measurement.
+/// (The gather moves the same rows whatever the routing.)
 inline constexpr double kRaggedSkew = 1.25;
 
 struct TransportChoice {

@@ -1,4 +1,5 @@
-// Token rows on their way to other ranks: counting, gathering, regrouping as block copies by all workers.
+// Token rows on their way to other ranks: counting, gathering, regrouping as block copies by all
+// workers.
 #include <algorithm>
 #include <cstring>
 
@@ -38,8 +39,8 @@ size_t count_workspace(const Attrs& attrs, Types, Types out, int threads) {
          round_up_64((bins + 1) * chunks_of(threads) * sizeof(int32_t));
 }
 
-// Stable counting sort: every chunk of slots counts for itself, offsets follow bin by bin and chunk by
-// chunk, every chunk places its own. The result does not depend on the number of chunks.
+// Stable counting sort: every chunk of slots counts for itself, offsets follow bin by bin and chunk
+// by chunk, every chunk places its own. The result does not depend on the number of chunks.
 void run_dispatch_count(const LaunchArgs& args) {
   const auto& first = args.attrs.integers("first_experts");
   const int64_t local = args.attrs.integer("local_experts"), bins = args.out[1].numel();
@@ -57,8 +58,7 @@ void run_dispatch_count(const LaunchArgs& args) {
       bin_of[first[m] + e] = static_cast<int32_t>(static_cast<int64_t>(m) * local + e);
     }
   }
-  const int64_t chunks =
-      std::clamp<int64_t>(slots / 4096, 1, chunks_of(args.pool.size()));
+  const int64_t chunks = std::clamp<int64_t>(slots / 4096, 1, chunks_of(args.pool.size()));
   const int64_t width = bins + 1;
   int32_t* next = carver.take<int32_t>(width * chunks);
   auto bin = [&](int64_t slot) {
@@ -137,8 +137,8 @@ void run_regroup(const LaunchArgs& args) {
     row += counts[b % members * experts + b / members];
   }
   sorted[blocks] = row;
-  MT_CHECK(row == args.in[0].rows() && row == args.out[0].rows(), "regrouping ",
-           args.in[0].rows(), " rows into ", args.out[0].rows(), " by counts of ", row);
+  MT_CHECK(row == args.in[0].rows() && row == args.out[0].rows(), "regrouping ", args.in[0].rows(),
+           " rows into ", args.out[0].rows(), " by counts of ", row);
   args.pool.run_ranges(row, rows_per_task(line), [&](int64_t begin, int64_t end, int) {
     int64_t block = std::upper_bound(sorted, sorted + blocks + 1, begin) - sorted - 1;
     while (begin < end) {
