@@ -5,7 +5,7 @@
 #include <chrono>
 
 #include "base/error.h"
-#include "compile/fuse/accumulate.h"
+#include "compile/fuse/passes.h"
 #include "compile/late_sums.h"
 #include "compile/lower.h"
 #include "compile/place.h"
@@ -20,14 +20,18 @@ class Passes {
  public:
   explicit Passes(std::vector<PassTime>& times) : times_(times) {}
   template <class Body>
-  auto operator()(const char* name, Body body) {
+  auto operator()(const std::string& name, Body body) {
     const auto begin = std::chrono::steady_clock::now();
     auto result = body();
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    times_.push_back({name, took.count(), 0});
+    times_.push_back({name, took.count(), 0, 0, 0});
     return result;
   }
   void nodes(size_t n) { times_.back().nodes = n; }
+  void fused(const FusionReport& report) {
+    times_.back().fused = report.nodes;
+    times_.back().bytes_saved = report.bytes_saved;
+  }
 
  private:
   std::vector<PassTime>& times_;
@@ -104,8 +108,14 @@ Compiled compile(const Graph& graph, const CompileRequest& request) {
   pass("verify local", [&] { return verify(out.local.graph), 0; });
 
   if (request.fusion) {
-    out.local = pass("fuse accumulate", [&] { return fuse_accumulate(out.local); });
-    pass.nodes(out.local.graph.nodes.size());
+    for (const FusionPass& fusion : fusion_passes()) {
+      const std::vector<std::string>& off = request.fusion_off;
+      if (std::find(off.begin(), off.end(), fusion.name) != off.end()) continue;
+      FusionReport report;
+      out.local = pass(cat("fuse ", fusion.name), [&] { return fusion.run(out.local, report); });
+      pass.nodes(out.local.graph.nodes.size());
+      pass.fused(report);
+    }
     pass("verify fused", [&] { return verify(out.local.graph), 0; });
   }
 

@@ -19,6 +19,7 @@ struct CompileRequest {
   int rank = 0;
   int world = 1;
   bool fusion = true;
+  std::vector<std::string> fusion_off;  ///< fusion passes left out (compile/fuse/passes.h)
   Stages stages;                       ///< of the pipeline; `mesh` is that of `rank`'s stage
   PipelineOrder order = PipelineOrder::k1F1B;
   std::vector<int> micro_batches{1};   ///< every count a step can have
@@ -28,7 +29,9 @@ struct CompileRequest {
 struct PassTime {
   std::string name;
   double seconds = 0;
-  size_t nodes = 0;  ///< of the graph after the pass
+  size_t nodes = 0;         ///< of the graph after the pass
+  int fused = 0;            ///< of a fusion pass: nodes that became part of another
+  int64_t bytes_saved = 0;  ///< of a fusion pass: memory traffic that no longer happens
 };
 
 struct Compiled {

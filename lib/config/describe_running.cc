@@ -53,6 +53,15 @@ Fields describe(DataConfig& c) {
   };
 }
 
+Fields describe(FusionConfig& c) {
+  return {
+      row("accumulate", &c.accumulate, "weight-gradient products add into the gradient sums"),
+      row("casts", &c.casts, "values are rounded to another dtype once"),
+      row("norm_residual", &c.norm_residual, "norms take over the residual sums next to them"),
+      row("adamw_copy", &c.adamw_copy, "AdamW writes the bf16 copy of a weight"),
+  };
+}
+
 Fields describe(ComputeConfig& c) {
   return {
       row("backend", choice(&c.backend, kBackendNames), "device that computes"),
@@ -62,6 +71,7 @@ Fields describe(ComputeConfig& c) {
           "activations computed again in backward: none, selective (norms, activations, "
           "up-projections), full (whole layers)"),
       row("fusion", &c.fusion, "merge neighbouring operators into one kernel"),
+      row("fusion_passes", group(&c.fusion_passes), "the passes of fusion one by one"),
       row("threads", &c.threads, "compute threads per rank; auto: the cores a rank may use")
           .at_least(1),
       row("machine", &c.machine,

@@ -107,6 +107,7 @@ Fields describe(DataConfig&);
 Fields describe(DataSource&);
 Fields describe(ParallelConfig&);
 Fields describe(ComputeConfig&);
+Fields describe(FusionConfig&);
 Fields describe(OptimizerConfig&);
 Fields describe(RateSchedule&);
 Fields describe(RateStage&);

@@ -46,11 +46,20 @@ inline const std::vector<std::string> kPrecisionNames = {"bf16", "fp32"};
 enum class Recompute : int { kNone, kSelective, kFull };
 inline const std::vector<std::string> kRecomputeNames = {"none", "selective", "full"};
 
+/// The fusion passes one by one (lib/compile/fuse).
+struct FusionConfig {
+  bool accumulate = true;
+  bool casts = true;
+  bool norm_residual = true;
+  bool adamw_copy = true;
+};
+
 struct ComputeConfig {
   Backend backend = Backend::kCpu;
   Precision precision = Precision::kBf16;
   Recompute recompute = Recompute::kNone;
   bool fusion = true;
+  FusionConfig fusion_passes;
   Auto<int64_t> threads;
   std::optional<std::string> machine;
   std::optional<int64_t> memory_limit;  ///< bytes per rank; a plan that needs more is refused

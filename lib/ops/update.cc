@@ -12,7 +12,7 @@ namespace {
 using Types = std::span<const Type>;
 using Tensors = std::span<const Tensor>;
 
-int alias_same(const Attrs&, int output) { return output; }
+int alias_adamw(const Attrs&, int output) { return output < 3 ? output : 6; }
 int alias_first(const Attrs&, int) { return 0; }
 
 void copy(const Tensor& from, const Tensor& to) {
@@ -128,7 +128,8 @@ void reference_clip(const Attrs& attrs, Tensors inputs, std::span<Tensor> output
 // ---- AdamW ----
 
 std::vector<Type> infer_adamw(const Attrs& attrs, Types inputs) {
-  check_count("adamw", inputs.size(), 6);
+  const bool copy = attrs.integer_or("copy", 0) != 0;
+  check_count("adamw (a seventh operand needs attribute copy=1)", inputs.size(), copy ? 7 : 6);
   for (int i = 0; i < 4; ++i) {
     MT_CHECK(inputs[i].shape == inputs[0].shape && is_float(inputs[i].dtype) && !inputs[i].ragged,
              "adamw: operand ", i, " is ", to_string(inputs[i]), ", the parameter ",
@@ -137,13 +138,17 @@ std::vector<Type> infer_adamw(const Attrs& attrs, Types inputs) {
   MT_CHECK(inputs[4].shape.empty() && inputs[5].shape == Shape{4}, "adamw: factor ",
            to_string(inputs[4]), ", hyper ", to_string(inputs[5]));
   for (const char* name : {"beta1", "beta2", "eps", "decay"}) attrs.real(name);
-  return {inputs[0], inputs[1], inputs[2]};
+  if (!copy) return {inputs[0], inputs[1], inputs[2]};
+  MT_CHECK(inputs[6].shape == inputs[0].shape && is_float(inputs[6].dtype), "adamw: copy ",
+           to_string(inputs[6]), " of ", to_string(inputs[0]));
+  return {inputs[0], inputs[1], inputs[2], inputs[6]};
 }
 
 std::string rule_adamw(const Attrs&, Types inputs) {
   const std::string dims = plain_letters(inputs[0].shape.size());
-  return dims + "," + dims + "," + dims + "," + dims + ",,z->" + dims + "," + dims + "," + dims +
-         "; whole z";
+  const std::string copy = inputs.size() == 7 ? "," + dims : "";
+  return dims + "," + dims + "," + dims + "," + dims + ",,z" + copy + "->" + dims + "," + dims + "," +
+         dims + copy + "; whole z";
 }
 
 Cost cost_adamw(const Attrs&, Types inputs, Types outputs) {
@@ -154,6 +159,7 @@ void reference_adamw(const Attrs& attrs, Tensors inputs, std::span<Tensor> outpu
   const double factor = get_element(inputs[4], 0);
   if (!(factor >= 0)) {
     for (int i = 0; i < 3; ++i) copy(inputs[i], outputs[i]);
+    if (inputs.size() == 7) copy(inputs[6], outputs[3]);
     return;
   }
   const double beta1 = attrs.real("beta1"), beta2 = attrs.real("beta2");
@@ -165,7 +171,9 @@ void reference_adamw(const Attrs& attrs, Tensors inputs, std::span<Tensor> outpu
     const double m = beta1 * get_element(inputs[1], i) + (1 - beta1) * g;
     const double v = beta2 * get_element(inputs[2], i) + (1 - beta2) * g * g;
     const double step = (m / correct1) / (std::sqrt(v / correct2) + eps);
-    set_element(outputs[0], i, p - rate * decay * p - rate * step);
+    const double updated = p - rate * decay * p - rate * step;
+    set_element(outputs[0], i, updated);
+    if (inputs.size() == 7) set_element(outputs[3], i, updated);
     set_element(outputs[1], i, m);
     set_element(outputs[2], i, v);
   }
@@ -213,7 +221,7 @@ constinit const OpDef kSumSquares = {"sum_squares", infer_sum_squares, rule_sum_
 constinit const OpDef kClipFactor = {"clip_factor", infer_clip, rule_clip,
                                      nullptr,       cost_one,   reference_clip};
 constinit const OpDef kAdamw = {"adamw",    infer_adamw,     rule_adamw, nullptr,
-                                cost_adamw, reference_adamw, alias_same};
+                                cost_adamw, reference_adamw, alias_adamw};
 constinit const OpDef kBiasUpdate = {"bias_update", infer_bias,     rule_bias,  nullptr,
                                      cost_one,      reference_bias, alias_first};
 

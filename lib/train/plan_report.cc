@@ -86,7 +86,11 @@ std::string PlanInspection::text() const {
   out += format("predicted MFU %.3g %%, %.4g tokens/s\n\ncompiler\n", time_.mfu * 100,
                 time_.tokens_per_second);
   for (const PassTime& pass : compiled_.passes) {
-    out += format("  %-16s %8.3f s %9zu nodes\n", pass.name.c_str(), pass.seconds, pass.nodes);
+    out += format("  %-20s %8.3f s %9zu nodes", pass.name.c_str(), pass.seconds, pass.nodes);
+    if (pass.fused > 0) {
+      out += cat(", ", pass.fused, " fused, ", size(pass.bytes_saved), " of traffic saved");
+    }
+    out += "\n";
   }
   out += format("  %.3f s in all, this process needed %s\n", compile_seconds_,
                 size(process_bytes()).c_str());
@@ -113,7 +117,8 @@ std::string PlanInspection::json() const {
   }
   for (const PassTime& pass : compiled_.passes) {
     passes += cat(passes.empty() ? "" : ", ", "{\"name\": ", json_quote(pass.name),
-                  ", \"seconds\": ", json_number(pass.seconds), ", \"nodes\": ", pass.nodes, "}");
+                  ", \"seconds\": ", json_number(pass.seconds), ", \"nodes\": ", pass.nodes,
+                  ", \"fused\": ", pass.fused, ", \"bytes_saved\": ", pass.bytes_saved, "}");
   }
   return cat("{\n  \"parameters\": ", counts.total, ", \"active_parameters\": ", counts.active,
              ",\n  \"flops_per_token\": ",

@@ -5,6 +5,7 @@
 #include "ops/attention.h"
 #include "ops/basic.h"
 #include "ops/embedding.h"
+#include "ops/fused_norm.h"
 #include "ops/local.h"
 #include "ops/norm.h"
 #include "ops/swiglu.h"
@@ -54,6 +55,37 @@ TEST_P(Vector, RmsNormOfAFloatStreamInBf16) {
       .normal(DType::kF32, {35})
       .result_of(forward, 1, DType::kF32)
       .check({Bound{1e-5}, Bound{1e-5}});
+}
+
+TEST_P(Vector, RmsNormWithTheSumsAroundIt) {
+  for (const char* copy : {"", "bf16"}) {
+    for (DType y : kFloats) {
+      if (*copy && y == DType::kBF16) continue;
+      Attrs attrs{{"eps", 1e-6}, {"dtype", std::string(name_of(y))}};
+      Attrs grad;
+      if (*copy) attrs.set("copy", std::string(copy)), grad.set("copy", std::string(copy));
+      for (int64_t d : {1, 35, 512}) {
+        Case forward(ops::kAddRmsNorm, attrs);
+        forward.normal(DType::kF32, {70, d}).normal(DType::kBF16, {70, d});
+        forward.normal(DType::kF32, {70, d}).normal(DType::kF32, {d});
+        std::vector<Bound> bounds(*copy ? 4 : 3, Bound{});
+        forward.check(bounds);
+        Case(ops::kAddRmsNorm, attrs)
+            .normal(DType::kBF16, {5, d})
+            .normal(DType::kF32, {5, d})
+            .normal(DType::kF32, {d})
+            .check(bounds);
+        bounds.assign(*copy ? 3 : 2, Bound{1e-5});
+        Case(ops::kRmsNormGradAdd, grad)
+            .normal(y, {70, d})
+            .normal(DType::kF32, {70, d})
+            .normal(DType::kF32, {d})
+            .result_of(forward, 2, DType::kF32)
+            .normal(DType::kF32, {70, d})
+            .check(bounds);
+      }
+    }
+  }
 }
 
 TEST_P(Vector, SumsOfMixedWidths) {
@@ -157,6 +189,17 @@ TEST_P(Vector, Adamw) {
         .floats({}, {factor})
         .floats({4}, {1e-3f, 0.19f, 0.0975f, 0})
         .check({Bound{1e-6}, Bound{1e-6}, Bound{1e-6}});
+    Attrs with_copy = attrs;
+    with_copy.set("copy", int64_t{1});
+    Case(ops::kAdamw, with_copy)
+        .normal(DType::kF32, {3, 37})
+        .normal(DType::kF32, {3, 37}, 1e-3)
+        .normal(DType::kF32, {3, 37}, 1e-5, 1e-4)
+        .normal(DType::kF32, {3, 37}, 1e-2)
+        .floats({}, {factor})
+        .floats({4}, {1e-3f, 0.19f, 0.0975f, 0})
+        .normal(DType::kBF16, {3, 37})
+        .check({Bound{1e-6}, Bound{1e-6}, Bound{1e-6}, Bound{1e-6}});
   }
 }
 

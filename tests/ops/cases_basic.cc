@@ -62,6 +62,13 @@ std::vector<OpCase> update_cases() {
                    normal("g", {4, 6}), filled({}, {factor}), hyper},
                   {f32({4, 6}), f32({4, 6}), f32({4, 6})}};
   };
+  auto adamw_copy = [&](const std::string& name, double factor) {
+    OpCase c = adamw(name, factor);
+    c.attrs.set("copy", int64_t{1});
+    c.operands.push_back(normal("copy", {4, 6}, DType::kBF16));
+    c.results.push_back({DType::kBF16, {4, 6}});
+    return c;
+  };
   return {
       {"accumulate", &kAccumulate, {}, {normal("a", {4, 2}), normal("x", {4, 2})}, {f32({4, 2})}},
       {"accumulate_bf16", &kAccumulate, {},
@@ -78,6 +85,8 @@ std::vector<OpCase> update_cases() {
       {"clip_factor", &kClipFactor, {{"clip", 1.0}}, {filled({}, {9.0})}, {f32({}), f32({})}},
       adamw("adamw", 0.5),
       adamw("adamw_refused", -1),
+      adamw_copy("adamw_copy", 0.5),
+      adamw_copy("adamw_copy_refused", -1),
       {"bias_update", &kBiasUpdate, {},
        {normal("b", {4}), integers({4}, {3, 9, 6, 6}, DType::kI64), filled({}, {0.001}),
         filled({}, {1})},

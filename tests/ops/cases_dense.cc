@@ -2,6 +2,7 @@
 #include "harness.h"
 #include "ops/attention.h"
 #include "ops/embedding.h"
+#include "ops/fused_norm.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
 #include "ops/swiglu.h"
@@ -95,6 +96,20 @@ std::vector<OpCase> dense_cases() {
        {normal("dy", {2, 4, 6}, DType::kBF16), normal("x", {2, 4, 6}), normal("g", {6}),
         positive("r", {2, 4})},
        {f32({2, 4, 6}), f32({6})}},
+      {"add_rms_norm", &kAddRmsNorm, eps,
+       {normal("x", {2, 4, 6}), normal("y", {2, 4, 6}), normal("z", {2, 4, 6}), normal("g", {6})},
+       {f32({2, 4, 6}), f32({2, 4, 6}), f32({2, 4})}},
+      {"add_rms_norm_copy", &kAddRmsNorm, {{"eps", 1e-6}, {"copy", "bf16"}},
+       {normal("x", {2, 4, 6}), normal("y", {2, 4, 6}, DType::kBF16), normal("g", {6})},
+       {f32({2, 4, 6}), f32({2, 4, 6}), f32({2, 4}), {DType::kBF16, {2, 4, 6}}}},
+      {"rms_norm_grad_add", &kRmsNormGradAdd, {},
+       {normal("dy", {2, 4, 6}, DType::kBF16), normal("x", {2, 4, 6}), normal("g", {6}),
+        positive("r", {2, 4}), normal("o", {2, 4, 6})},
+       {f32({2, 4, 6}), f32({6})}},
+      {"rms_norm_grad_add_copy", &kRmsNormGradAdd, {{"copy", "bf16"}},
+       {normal("dy", {2, 4, 6}), normal("x", {2, 4, 6}), normal("g", {6}), positive("r", {2, 4}),
+        normal("o", {2, 4, 6})},
+       {f32({2, 4, 6}), f32({6}), {DType::kBF16, {2, 4, 6}}}},
       {"rms_norm_row", &kRmsNorm, eps, {normal("x", {6}), normal("g", {6})}, {f32({6}), f32({})},
        {0}},
       {"rms_norm_grad", &kRmsNormGrad, {},

@@ -11,6 +11,7 @@ std::span<const Kernel> matmul_kernels();
 std::span<const Kernel> elementwise_kernels();
 std::span<const Kernel> layout_kernels();
 std::span<const Kernel> norm_kernels();
+std::span<const Kernel> fused_norm_kernels();
 std::span<const Kernel> rope_kernels();
 std::span<const Kernel> attention_kernels();
 std::span<const Kernel> embedding_kernels();

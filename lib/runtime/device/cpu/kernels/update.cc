@@ -22,6 +22,7 @@ namespace moetrain::cpu {
 struct AdamwArgs {
   const float *p, *m, *v, *g;
   float *p_out, *m_out, *v_out;
+  uint16_t* copy;  // bf16, may be null
   float factor, beta1, beta2, rest1, rest2, decay, rate1, inverse2, eps;
 };
 }  // namespace moetrain::cpu
@@ -68,7 +69,9 @@ void adamw_range(const AdamwArgs& a, int64_t begin, int64_t end) {
     const VF root = hn::Add(hn::Sqrt(hn::Mul(v, inverse2)), eps);
     const VF step = hn::Div(hn::Mul(rate1, m), root);
     const VF p = load(a.p + i, n);
-    store(hn::Sub(hn::NegMulAdd(decay, p, p), step), a.p_out + i, n);
+    const VF updated = hn::Sub(hn::NegMulAdd(decay, p, p), step);
+    store(updated, a.p_out + i, n);
+    if (a.copy != nullptr) store(updated, a.copy + i, n);
     store(m, a.m_out + i, n);
     store(v, a.v_out + i, n);
   }
@@ -99,10 +102,10 @@ bool accepts_sum(const Attrs&, Types in, Types out) {
 }
 
 bool accepts_adamw(const Attrs&, Types in, Types) {
-  for (const Type& t : in) {
+  for (const Type& t : in.first(6)) {
     if (t.dtype != DType::kF32) return false;
   }
-  return true;
+  return in.size() < 7 || in[6].dtype == DType::kBF16;
 }
 
 void run_clear(const LaunchArgs& args) {
@@ -131,6 +134,9 @@ void run_sum_squares(const LaunchArgs& args) {
 }
 
 void keep_state(const LaunchArgs& args) {
+  if (args.out.size() > 3 && args.in[6].data != args.out[3].data) {
+    std::memcpy(args.out[3].data, args.in[6].data, args.in[6].bytes());
+  }
   for (int i = 0; i < 3; ++i) {
     if (args.in[i].data != args.out[i].data) {
       std::memcpy(args.out[i].data, args.in[i].data, args.in[i].bytes());
@@ -148,6 +154,7 @@ void run_adamw(const LaunchArgs& args) {
   a.v = args.in[2].as<const float>(), a.g = args.in[3].as<const float>();
   a.p_out = args.out[0].as<float>(), a.m_out = args.out[1].as<float>();
   a.v_out = args.out[2].as<float>();
+  a.copy = args.out.size() > 3 ? args.out[3].as<uint16_t>() : nullptr;
   a.factor = factor;
   a.beta1 = static_cast<float>(args.attrs.real("beta1"));
   a.beta2 = static_cast<float>(args.attrs.real("beta2"));

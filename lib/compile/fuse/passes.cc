@@ -1,0 +1,34 @@
+// The fusion passes by name, in the order they run.
+#include "compile/fuse/passes.h"
+
+#include "compile/fuse/accumulate.h"
+#include "compile/fuse/adamw_copy.h"
+#include "compile/fuse/casts.h"
+#include "compile/fuse/norm_residual.h"
+
+namespace moetrain {
+
+namespace {
+
+LocalGraph accumulate(const LocalGraph& local, FusionReport& report) {
+  LocalGraph fused = fuse_accumulate(local);
+  for (const Node& node : fused.graph.nodes) {
+    if (node.attrs.integer_or("accumulate", 0) == 0) continue;
+    ++report.nodes;  // an addend written and read again
+    report.bytes_saved += 2 * numel(node.outputs[0].shape) * static_cast<int64_t>(sizeof(float));
+  }
+  return fused;
+}
+
+constexpr FusionPass kPasses[] = {
+    {"accumulate", &accumulate},
+    {"casts", &fuse_casts},
+    {"norm_residual", &fuse_norm_residual},
+    {"adamw_copy", &fuse_adamw_copy},
+};
+
+}  // namespace
+
+std::span<const FusionPass> fusion_passes() { return kPasses; }
+
+}  // namespace moetrain
