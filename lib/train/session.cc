@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "checkpoint/reader.h"
 #include "train/machine.h"
 #include "train/parallel.h"
@@ -36,6 +37,23 @@ int64_t threads_for(const Config& config, const Fabric& fabric) {
 
 bool is_moment(const std::string& state) {
   return state.starts_with("m:") || state.starts_with("v:");
+}
+
+/// Ranks of every node when each holds the same number of consecutive ranks; else the whole job counts
+/// as one node, so that nothing is planned around nodes that are not there.
+int ranks_per_node(const Fabric& fabric) {
+  int first = 0;
+  for (int r = 0; r < fabric.size(); ++r) first += fabric.node_of(r) == 0;
+  for (int r = 0; r < fabric.size(); ++r) {
+    if (fabric.node_of(r) == r / first) continue;
+    if (fabric.rank() == 0) {
+      log_warning(cat("rank ", r, " does not lie where ", first, " consecutive ranks per host would put "
+                      "it: transfers are planned as if all ranks shared one host; start equally many "
+                      "ranks on every host, host by host"));
+    }
+    return fabric.size();
+  }
+  return first;
 }
 
 std::string layer_output(int layer) { return cat("load.", layer); }
@@ -90,8 +108,7 @@ Session::Session(const Config& config, Fabric& fabric, const SessionOptions& opt
       options_(graph_options(config, options)), table_(moetrain::parameters(config.model)),
       graph_(build_graph(config.model, options_)) {
   LinkModel links = load_machine(config.compute.machine.value_or("")).links();
-  links.ranks_per_node = 0;  // as they really lie
-  for (int r = 0; r < fabric.size(); ++r) links.ranks_per_node += fabric.node_of(r) == 0;
+  links.ranks_per_node = ranks_per_node(fabric);
   compiled_ = compile(graph_, compile_request(config, graph_, fabric.rank(), fabric.size(), links));
   stages_ = config_stages(config);
   stage_ = fabric.rank() / (fabric.size() / stages_.count);
