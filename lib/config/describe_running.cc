@@ -56,7 +56,6 @@ Fields describe(DataConfig& c) {
 Fields describe(FusionConfig& c) {
   return {
       row("accumulate", &c.accumulate, "weight-gradient products add into the gradient sums"),
-      row("casts", &c.casts, "values are rounded to another dtype once"),
       row("norm_residual", &c.norm_residual, "norms take over the residual sums next to them"),
       row("adamw_copy", &c.adamw_copy, "AdamW writes the bf16 copy of a weight"),
   };

@@ -49,7 +49,6 @@ inline const std::vector<std::string> kRecomputeNames = {"none", "selective", "f
 /// The fusion passes one by one (lib/compile/fuse).
 struct FusionConfig {
   bool accumulate = true;
-  bool casts = true;
   bool norm_residual = true;
   bool adamw_copy = true;
 };

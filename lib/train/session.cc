@@ -94,7 +94,6 @@ CompileRequest compile_request(const Config& config, const Graph& graph, int ran
   request.fusion = config.compute.fusion;
   const FusionConfig& passes = config.compute.fusion_passes;
   for (const auto& [name, on] : {std::pair{"accumulate", passes.accumulate},
-                                 {"casts", passes.casts},
                                  {"norm_residual", passes.norm_residual},
                                  {"adamw_copy", passes.adamw_copy}}) {
     if (!on) request.fusion_off.push_back(name);

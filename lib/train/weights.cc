@@ -124,8 +124,10 @@ std::vector<PublishedTensor> published_table(const ModelConfig& model, DType dty
   for (const Parameter& p : params) {
     if (p.name == "model.embed_tokens.weight") embedding = &p;
     if (p.name == "lm_head.weight") head = &p;
+    // Computed with in float32, but published like the matrices.
+    const bool wide = p.fp32 && p.name != "model.embed_tokens.weight";
     for (const PublishedSlice& t : p.published) {
-      table.push_back({t.name, p.name, t.slice, t.shape, p.fp32 ? DType::kF32 : dtype, false});
+      table.push_back({t.name, p.name, t.slice, t.shape, wide ? DType::kF32 : dtype, false});
     }
   }
   for (int64_t i = model.num_hidden_layers; i < model.total_layers(); ++i) {

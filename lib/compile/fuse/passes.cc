@@ -3,7 +3,6 @@
 
 #include "compile/fuse/accumulate.h"
 #include "compile/fuse/adamw_copy.h"
-#include "compile/fuse/casts.h"
 #include "compile/fuse/norm_residual.h"
 
 namespace moetrain {
@@ -22,7 +21,6 @@ LocalGraph accumulate(const LocalGraph& local, FusionReport& report) {
 
 constexpr FusionPass kPasses[] = {
     {"accumulate", &accumulate},
-    {"casts", &fuse_casts},
     {"norm_residual", &fuse_norm_residual},
     {"adamw_copy", &fuse_adamw_copy},
 };

@@ -9,7 +9,7 @@
 namespace moetrain {
 
 struct FusionPass {
-  const char* name;  ///< as in compute.fusion_off
+  const char* name;  ///< as in compute.fusion_passes
   LocalGraph (*run)(const LocalGraph& local, FusionReport& report);
 };
 
