@@ -266,15 +266,44 @@ class CommandLine {
   }
 
   void add_bench() {
-    auto* sub = command(&app_, "bench", "Measure this machine; also under mpirun",
-                        [this] { return run_bench(bench_); });
-    sub->add_option("what", bench_.what, "What to measure")
-        ->check(CLI::IsMember({"all", "kernels", "collectives"}));
-    sub->add_option("-o,--output", bench_.output,
-                    "Machine file to write, for plan and compute.machine")
+    auto* sub =
+        command(&app_, "bench", "Measure this machine and training steps; also under mpirun",
+                [this] { return run_bench(bench_); });
+    sub->add_option("what", bench_.what, "all: everything but step")
+        ->check(CLI::IsMember({"all", "kernels", "machine", "collectives", "dispatch", "step"}));
+    sub->add_option("-o,--write-machine", bench_.machine_file,
+                    "Machine file to write (all, machine), for plan and compute.machine")
         ->type_name("FILE");
-    sub->add_option("--seconds", bench_.seconds, "Time for each measurement [s]")
+    sub->add_option("--threads", bench_.threads,
+                    "Of a rank; 0: its share of the cores (step: compute.threads) [threads]")
+        ->check(CLI::NonNegativeNumber);
+    sub->add_option("--ranks-per-node", bench_.ranks_per_node,
+                    "Take so many ranks for a node; 0: by host (step: parallel.ranks_per_node)")
+        ->check(CLI::NonNegativeNumber);
+    sub->add_option("--filter", bench_.filter, "kernels: only those whose name contains this");
+    sub->add_option("--seconds", bench_.seconds, "kernels: time for each case [s]")
         ->check(CLI::PositiveNumber);
+    sub->add_option("--repeats", bench_.repeats, "collectives, dispatch: runs behind a median")
+        ->check(CLI::PositiveNumber);
+    sub->add_option("--tokens", bench_.tokens, "dispatch: of one rank")->check(CLI::PositiveNumber);
+    sub->add_option("--hidden", bench_.hidden, "dispatch: values of a token's row")
+        ->check(CLI::PositiveNumber);
+    sub->add_option("--experts", bench_.experts, "dispatch: of all ranks")
+        ->check(CLI::PositiveNumber);
+    sub->add_option("--top-k", bench_.top_k, "dispatch: experts of a token")
+        ->check(CLI::PositiveNumber);
+    sub->add_option("--precision", bench_.precision, "dispatch: of a row")
+        ->check(CLI::IsMember({"bf16", "fp32"}));
+    config(sub, bench_.source, false);
+    sub->add_option("--steps", bench_.steps, "step: timed steps of each variant [steps]")
+        ->check(CLI::PositiveNumber);
+    sub->add_option("--against", bench_.against,
+                    "step: a variant: key.path=value, several with ';' between them, or reference; "
+                    "may be repeated; without it compute.fusion=false")
+        ->type_name("SETTINGS")
+        ->default_str("")
+        ->allow_extra_args(false);
+    sub->add_flag("--json", bench_.json, "step: print JSON");
   }
 
   /// What was wrong, with the nearest name that exists at that place.

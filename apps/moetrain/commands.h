@@ -84,8 +84,21 @@ int run_generate(const GenerateCommand& command);
 
 struct BenchCommand {
   std::string what = "all";
-  std::string output;  ///< machine file to write
-  double seconds = 0.2;
+  std::string machine_file;  ///< to write
+  int threads = 0;           ///< of a rank; 0: its share of the cores
+  int ranks_per_node = 0;    ///< 0: by host
+  bool json = false;
+  // kernels
+  std::string filter;
+  double seconds = 0.15;
+  // collectives, dispatch
+  int repeats = 15;
+  int64_t tokens = 1024, hidden = 512, experts = 16, top_k = 4;
+  std::string precision = "bf16";
+  // step
+  ConfigSource source;
+  int steps = 7;
+  std::vector<std::string> against;
 };
 int run_bench(const BenchCommand& command);
 

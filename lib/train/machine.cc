@@ -1,10 +1,12 @@
 // Reading and writing machine files.
 #include "train/machine.h"
 
+#include <cstdio>
 #include <functional>
 #include <vector>
 
 #include "base/error.h"
+#include "base/random.h"
 #include "checkpoint/file.h"
 #include "config/scalar.h"
 #include "config/yaml.h"
@@ -104,6 +106,13 @@ std::string machine_yaml(const Machine& machine) {
       cat("name: \"", machine.name, "\"\nranks_per_node: ", machine.ranks_per_node, "\n");
   for (const Row& row : rows()) text += cat(row.name, ": ", real_text(*row.place(copy)), "\n");
   return text;
+}
+
+std::string machine_hash(const Machine& machine) {
+  char hex[24];
+  std::snprintf(hex, sizeof hex, "%016llx",
+                static_cast<unsigned long long>(hash_bytes(machine_yaml(machine))));
+  return std::string(hex, 12);
 }
 
 }  // namespace moetrain

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "compile/shard/reshard.h"
+#include "config/running.h"
 
 namespace moetrain {
 
@@ -20,6 +21,9 @@ struct Machine {
   double inter_latency = 10e-6, inter_bandwidth = 25e9;
 
   LinkModel links() const;
+  double matmul_flops(Precision precision) const {
+    return precision == Precision::kBf16 ? bf16_flops : fp32_flops;
+  }
 };
 
 /// Reads a machine file (flat YAML with the names above; sizes may carry units). "" is the built-in
@@ -27,5 +31,7 @@ struct Machine {
 Machine load_machine(const std::string& path);
 /// The file that load_machine reads back.
 std::string machine_yaml(const Machine& machine);
+/// Twelve hex digits over every value: the same where the planner sees the same machine.
+std::string machine_hash(const Machine& machine);
 
 }  // namespace moetrain

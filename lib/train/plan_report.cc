@@ -61,8 +61,8 @@ std::string PlanInspection::text() const {
              "; this is rank ", compiled_.plan.rank, "\n");
   out += cat("batch     ", config_.train.global_batch_size, " sequences of ", s, " tokens in ",
              config_.micro_batches(), " micro-batches\n");
-  out += cat("machine   ", machine_.name, ", ", p.ranks_per_node.value_or(world_),
-             " ranks per node\n\nmemory of the rank\n");
+  out += cat("machine   ", machine_.name, " [", machine_hash(machine_), "], ",
+             p.ranks_per_node.value_or(world_), " ranks per node\n\nmemory of the rank\n");
   for (const MemoryRow& row : rows_of(memory_)) {
     out += format("  %-16s %12s\n", row.name, size(row.bytes).c_str());
   }

@@ -20,8 +20,10 @@
 #include "model/flops.h"
 #include "runtime/comm/fault.h"
 #include "runtime/trace.h"
+#include "train/cores.h"
 #include "train/dump.h"
 #include "train/fabric.h"
+#include "train/machine.h"
 #include "train/plans.h"
 #include "train/run_folder.h"
 #include "train/session.h"
@@ -103,6 +105,7 @@ class Trainer {
     resolve(config_, fabric_.size(), config_.parallel.ranks_per_node.value_or(0));
     validate(config_, fabric_.size());
     validate_training(config_);
+    machine_ = load_machine(config_.compute.machine.value_or(""));
     tokenizer_ = open_tokenizer(config_.data.tokenizer);
     if (tokenizer_->vocab_size() > config_.model.vocab_size) {
       throw UserError(std::vector<Diagnostic>{
@@ -171,10 +174,14 @@ class Trainer {
 
   void report_start() {
     load_states();
+    const std::string cores = check_cores(config_, fabric_);
     if (!root()) return;
+    if (!cores.empty()) log_warning(cores);
     folder_ = std::make_unique<RunFolder>(config_, at_.step, total_);
-    folder_->write("resolved.yaml", show_config(config_));
-    folder_->write("plan.txt", plan_report(*session_));
+    const std::string machine = cat("# plans are made for machine \"", machine_.name, "\" [",
+                                    machine_hash(machine_), "]\n");
+    folder_->write("resolved.yaml", machine + show_config(config_));
+    folder_->write("plan.txt", machine + plan_report(*session_));
     const std::string tokenizer = config_.data.tokenizer;
     if (tokenizer != "bytes") folder_->write("tokenizer.json", read_file(tokenizer));
     log_info(start_report(config_, *session_, fabric_.size(), total_));
@@ -279,6 +286,9 @@ class Trainer {
     m.tflops_per_rank = m.tokens_per_second / fabric_.size() *
                         training_flops_per_token(config_.model, config_.data.sequence_length) /
                         1e12;
+    if (config_.compute.machine) {
+      m.mfu = m.tflops_per_rank * 1e12 / machine_.matmul_flops(config_.compute.precision);
+    }
     m.validation_loss = validation;
     m.skipped_steps = at_.skipped;
     ExpertLoad all;
@@ -396,6 +406,7 @@ class Trainer {
   }
 
   Config config_;
+  Machine machine_;
   Fabric& fabric_;
   const TrainCommand command_;
   const double started_;
