@@ -28,24 +28,25 @@ cores=$(nproc)
 tokens_per_step=4096  # at least; so that a step is no shorter for short sequences
 
 step() {  # RANKS SEQUENCE SETTINGS... -> "tokens/s flops/token MiB"
-  local n=$1 seq=$2 threads batch launch=()
+  local n=$1 seq=$2 threads batch launch=() report
   shift 2
   batch=$(( (tokens_per_step + seq - 1) / seq ))
   batch=$(( (batch + n - 1) / n * n ))
   threads=$(( cores / n > 0 ? cores / n : 1 ))
   [ "$n" -gt 1 ] && launch=(mpirun --bind-to none --oversubscribe -n "$n")
-  "${launch[@]}" "$moetrain" bench step --json --config "$config" --steps "$steps" \
-    --set parallel.data=auto --set parallel.tensor=1 --set parallel.pipeline=1 --set parallel.context=1 \
+  report=$("${launch[@]}" "$moetrain" bench step --json --config "$config" --steps "$steps" \
+    --set parallel.data=auto --set "parallel.expert=$n" --set parallel.tensor=1 \
+    --set parallel.pipeline=1 --set parallel.context=1 \
     --set "compute.precision=$precision" --set "compute.threads=$threads" \
     --set "data.sequence_length=$seq" --set "train.global_batch_size=$batch" \
-    --set "train.micro_batch_size=$((batch / n))" --set train.batch_ramp=[] "${sets[@]}" "$@" |
-    python3 -c '
+    --set "train.micro_batch_size=$((batch / n))" --set train.batch_ramp=[] "${sets[@]}" "$@") || exit 1
+  python3 -c '
 import json, sys
 report = json.load(sys.stdin)
 v = report["variants"][0]
 n = int(sys.argv[1])
 flops = v["mfu"] * report["peak_flops"] * n / v["tokens_per_second"]
-print(v["tokens_per_second"], flops, v["mfu"], v["device_bytes"] / 2**20)' "$n"
+print(v["tokens_per_second"], flops, v["mfu"], v["device_bytes"] / 2**20)' "$n" <<< "$report"
 }
 head() { printf '\n%-18s %10s %10s %9s %8s %10s\n' "$1" tokens/s predicted measured/ 'MFU %' 'MiB/rank'; }
 row() {  # NAME PREDICTED RATE FLOPS MFU MIB
@@ -79,7 +80,7 @@ first_rate='' first_cores=''
 for n in $ranks; do
   threads=$(( cores / n > 0 ? cores / n : 1 ))
   busy=$(( n * threads < cores ? n * threads : cores ))
-  measured=$(step "$n" "$middle" --set "parallel.expert=$n" --set "model.max_position_embeddings=$middle")
+  measured=$(step "$n" "$middle" --set "model.max_position_embeddings=$middle")
   read -r rate flops mfu mib <<< "$measured"
   [ -n "$first_rate" ] || { first_rate=$rate first_cores=$busy; }
   row "$n x $threads" "$(divide "$first_rate" "$busy" "$first_cores")" "$rate" "$flops" "$mfu" "$mib"
