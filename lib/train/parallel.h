@@ -12,7 +12,8 @@ namespace moetrain {
 /// The mesh of the ranks of one pipeline stage. `config` is resolved. Throws UserError with the formula
 /// when the axes have no common refinement.
 Mesh config_mesh(const Config& config);
-/// Rows of every strategy that is on for `graph`, and the user's.
-std::vector<LayoutRow> config_rows(const Config& config, const Graph& graph);
+/// Rows of every strategy that is on for `graph` (or, with `parallel.layouts: auto`, of the cheapest
+/// choice over these links), and the user's.
+std::vector<LayoutRow> config_rows(const Config& config, const Graph& graph, const LinkModel& links);
 
 }  // namespace moetrain

@@ -87,7 +87,7 @@ CompileRequest compile_request(const Config& config, const Graph& graph, int ran
   request.micro_batches = request.order == PipelineOrder::kForwardOnly
                               ? std::vector<int>{2 * request.stages.chunks()}
                               : config_micro_batches(config);
-  request.rows = config_rows(config, graph);
+  request.rows = config_rows(config, graph, links);
   request.links = links;
   request.rank = rank;
   request.world = world;

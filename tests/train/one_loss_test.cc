@@ -92,6 +92,18 @@ const Mix kMixes[] = {
     {"cp2_tp2_ep4_zero3", 8, parallel({"context=2", "tensor=2", "expert=4", "zero=3"})},
     {"user_mesh", 4, parallel({"mesh={x: 2, y: 2}", "shard=[{op: layers.*.attn.q_b, n: y}]"})},
     {"user_row_over_dp", 2, parallel({"shard=[{op: layers.*.mlp.up, n: dp}]"})},
+    {"user_in_and_out", 4,
+     parallel({"tensor=2", "shard=[{op: layers.*.attn.q_a, in: [[dp, tp, -]], out: [[dp, -, tp]]}]"})},
+    {"user_parameter", 4,
+     parallel({"tensor=2", "shard=[{param: model.layers.*.mlp.up_proj.weight, layout: [-, tp]}]"})},
+    {"user_conflict", 4,
+     parallel({"mesh={x: 2, y: 2}", "shard=[{op: layers.*.mlp.gate, n: y, k: []}, "
+                                    "{param: model.layers.*.mlp.gate_proj.weight, layout: [-, x]}]"})},
+    {"auto_2", 2, parallel({"tensor=2", "layouts=auto"})},
+    {"auto_4", 4, parallel({"tensor=2", "expert=2", "layouts=auto"})},
+    {"auto_8", 8, parallel({"tensor=2", "expert=4", "layouts=auto"})},
+    {"auto_4_small_memory", 4,
+     {"parallel.tensor=2", "parallel.layouts=auto", "compute.memory_limit=1000000"}},
 };
 
 INSTANTIATE_TEST_SUITE_P(Mixes, OneLoss, testing::ValuesIn(kMixes),
