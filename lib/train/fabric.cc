@@ -1,6 +1,7 @@
 // Start and end of a program on the ranks of a job.
 #include "train/fabric.h"
 
+#include <csignal>
 #include <iostream>
 
 #include "base/error.h"
@@ -10,6 +11,8 @@
 namespace moetrain {
 
 int run_on_fabric(const FabricOptions& options, const std::function<int(Fabric&)>& body) {
+  // A launcher that is told to end, or a pipe that closed, takes no more output; a run must still save.
+  std::signal(SIGPIPE, SIG_IGN);
   MpiOptions mpi;
   mpi.ranks_per_node = options.ranks_per_node;
   mpi.stall_seconds = options.hang_timeout_s;

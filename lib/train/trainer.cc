@@ -162,6 +162,7 @@ class Trainer {
       at_.updates = reader.metadata_int("updates");
       at_.skipped = reader.metadata_int("skipped_steps");
       at_.skipped_in_a_row = reader.metadata_int("skipped_in_a_row");
+      other_seeds_ = other_seeds(reader.manifest().metadata);
       if (at_.samples != batches_->samples_after(at_.step)) {
         throw UserError(cat("cannot resume from ", from_, ": it had consumed ", at_.samples,
                             " samples after step ", at_.step,
@@ -170,6 +171,17 @@ class Trainer {
                             "; use the batch plan of the run that wrote it"));
       }
     });
+  }
+
+  /// What to say when the checkpoint was written with other seeds. Nothing but initial weights and the
+  /// order of samples is random, so no random state is stored.
+  std::string other_seeds(const std::map<std::string, std::string>& metadata) const {
+    const auto written = metadata.find("data_seed");
+    const std::string now = std::to_string(*config_.data.seed);
+    if (written == metadata.end() || written->second == now) return "";
+    return cat("the checkpoint was written with data.seed ", written->second, ", this run has ", now,
+               ": weights are the checkpoint's, the order of samples follows seed ", now,
+               " from here on, so samples may repeat or be left out");
   }
 
   void report_start() {
@@ -186,11 +198,14 @@ class Trainer {
     if (tokenizer != "bytes") folder_->write("tokenizer.json", read_file(tokenizer));
     log_info(start_report(config_, *session_, fabric_.size(), total_));
     log_info(sampler_->describe());
-    if (config_.train.validation_interval > 0 && !validation_) {
+    const bool no_part = config_.data.validation.empty() &&
+                       (config_.data.split.size() < 2 || config_.data.split[1] <= 0);
+    if (config_.train.validation_interval > 0 && !validation_ && no_part) {
       log_warning("train.validation_interval is set but there is no validation data; none is taken");
     }
     if (from_.empty()) log_info("starting from step 0: fresh weights, no checkpoint is used");
     if (!from_.empty()) log_info(cat("resumed from ", from_, " after step ", at_.step));
+    if (!other_seeds_.empty()) log_warning(other_seeds_);
     if (at_.step >= total_) {
       log_info(cat("nothing to do: step ", at_.step, " of ", total_, " is done"));
     }
@@ -392,6 +407,7 @@ class Trainer {
                {"skipped_steps", std::to_string(at_.skipped)},
                {"skipped_in_a_row", std::to_string(at_.skipped_in_a_row)},
                {"seed", std::to_string(config_.run.seed)},
+               {"data_seed", std::to_string(*config_.data.seed)},
                {"tokenizer", tokenizer},
                {"config", show_config(config_)}},
               {config_.checkpoint.keep, 0});
@@ -418,7 +434,7 @@ class Trainer {
   std::unique_ptr<FolderLock> lock_;
   std::unique_ptr<Session> session_, evaluator_;
   std::unique_ptr<RunFolder> folder_;
-  std::string from_, stop_reason_;
+  std::string from_, stop_reason_, other_seeds_;
   Progress at_;
   StepResult result_;
   RankReport totals_;
