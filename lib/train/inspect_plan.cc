@@ -31,7 +31,9 @@ std::string layer_pattern(const std::string& name) {
   std::string out;
   for (size_t i = 0; i < name.size(); ++i) {
     const bool digit = std::isdigit(static_cast<unsigned char>(name[i])) != 0;
-    if (digit && i > 0 && name[i - 1] == '.') {
+    const bool after_word = i > 1 && name[i - 1] == '.' &&
+                            std::isdigit(static_cast<unsigned char>(name[i - 2])) == 0;
+    if (digit && after_word) {
       out += '*';
       while (i + 1 < name.size() && std::isdigit(static_cast<unsigned char>(name[i + 1]))) ++i;
     } else {

@@ -105,6 +105,26 @@ assert a == b' "$one" "$result"
   says "segment step"
   expect 0 "$moetrain" plan --config "$tiny" --world-size 4 --set parallel.tensor=2 --explain
   says "anchor: strategy tp"
+  says "ReduceScatter(1,tp)"
+  says "redistributions of one pass over the graph"
+  # a user's row: who decided, what it moves, and what moved elsewhere because of it
+  local row='parallel.shard=[{op: layers.*.mlp.up, n: dp}]'
+  expect 0 "$moetrain" plan --config "$tiny" --world-size 4 --set parallel.tensor=2 --set "$row" --explain
+  says "layers.0.mlp.up  matmul {n: dp}  anchor: --set parallel.shard"
+  says "note: RESHARD layers.0.mlp.norm -> layers.0.mlp.up 12.0 KiB"
+  { cat "$tiny"; printf 'parallel:\n  tensor: 2\n  shard:\n    - {op: layers.*.mlp.up, n: dp}\n'; } > row.yaml
+  expect 0 "$moetrain" plan --config "$tiny" --world-size 4 --set parallel.tensor=2 --diff row.yaml
+  says "  layers.0.mlp.up"
+  says "anchor: row.yaml:"
+  says "intra-node bytes"
+  sed 's/n: dp/n: [dp, dp]/' row.yaml > twice.yaml
+  expect 2 "$moetrain" plan --config twice.yaml --world-size 4
+  says "twice.yaml:"
+  says "LAYOUT_AXIS_REUSED: matmul 'layers.0.mlp.up'"
+  says "name every axis once"
+  expect 0 "$moetrain" plan --config "$tiny" --world-size 4 --set parallel.tensor=2 \
+    --set parallel.layouts=auto --explain
+  says "anchor: layouts auto"
   expect 0 "$moetrain" plan --config "$tiny" --world-size 1 --trace trace.json
   check "the trace is JSON" python3 -c 'import json; assert json.load(open("trace.json"))["traceEvents"]'
   sed 's/sequence_length: 32/sequence_length: 64/' "$tiny" > other.yaml

@@ -79,5 +79,23 @@ TEST(BuildMesh, RefusesWithTheFormula) {
   EXPECT_NE(refusal(options(0, 1, 1, 1)).find("at least 1"), std::string::npos);
 }
 
+TEST(BuildMesh, InterleavingIsRefusedWithARemedy) {
+  ParallelOptions o;
+  o.data = 4;
+  for (const bool last : {true, false}) {
+    o.mesh = {{"x", 2}, {"interleaved_parallel", 2}};
+    if (!last) std::swap(o.mesh[0], o.mesh[1]);
+    try {
+      build_mesh(o);
+      FAIL() << "accepted";
+    } catch (const UserError& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("LAYOUT_INTERLEAVE"), std::string::npos) << text;
+      EXPECT_NE(text.find("fused_1f1b"), std::string::npos) << text;
+      EXPECT_EQ(text.find("must come last") == std::string::npos, last) << text;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace moetrain

@@ -2,6 +2,7 @@
 #include "compile/shard/anchors.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
 
@@ -147,6 +148,11 @@ class Binder {
       alone.axes[factor] = axes;
       const Mesh& mesh = problem_.mesh();
       const std::string fault = assignment_fault(mesh, c.rule, c.sizes, alone);
+      if (std::set<Axis>(axes.begin(), axes.end()).size() != axes.size()) {
+        throw UserError(cat("LAYOUT_AXIS_REUSED: ", described(n), ": factor '", factor,
+                            "' names an axis twice in ",
+                            axes_text(mesh, axes), "; name every axis once"));
+      }
       if (!fault.empty()) {
         throw UserError(cat("LAYOUT_DIVIDE: ", described(n), ": ", fault,
                             "; give the factor fewer ranks, or a size that divides"));

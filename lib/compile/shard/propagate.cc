@@ -2,6 +2,7 @@
 #include "compile/shard/propagate.h"
 
 #include <algorithm>
+#include <cstdio>
 
 #include "base/error.h"
 #include "compile/shard/search.h"
@@ -25,8 +26,10 @@ void note_conflicts(Problem& problem, const Anchors& anchors, const Search& sear
       if (from == to || problem.type(type).ragged) continue;
       const ReshardPlan& plan = problem.plan(type, from, to);
       if (plan.bytes == 0) continue;
+      char micros[32];
+      std::snprintf(micros, sizeof micros, "%.1f", plan.seconds * 1e6);
       notes.push_back(cat("RESHARD ", graph.nodes[v.node].name, " -> ", graph.nodes[n].name, " ",
-                          human_bytes(static_cast<double>(plan.bytes)), " ", plan.seconds * 1e6,
+                          human_bytes(static_cast<double>(plan.bytes)), " ", micros,
                           " us ", to_string(problem.mesh(), plan)));
     }
   }

@@ -49,6 +49,15 @@ Mesh build_mesh(const ParallelOptions& o, int first_rank) {
                                     "' has the name of a built-in axis; choose another name")});
         }
       }
+      if (name == "interleaved_parallel") {
+        faults.push_back(
+            {"", cat("LAYOUT_INTERLEAVE: parallel.mesh axis '", name, "' ",
+                     o.mesh.back().first != name
+                         ? "must come last, and "
+                         : "",
+                     "cuts a rank's work in time, which is no layout; drop the axis and use more, "
+                     "smaller micro-batches (parallel.schedule: fused_1f1b runs two at a time)")});
+      }
       if (name.empty() || name == "None" || name == "-") {
         faults.push_back({"", cat("LAYOUT_ALIAS: '", name, "' cannot name an axis")});
       }
