@@ -52,7 +52,9 @@ TEST(IdleRanks, TrainLikeOneRank) {
       {4, {"parallel.expert=4"}},
       {4, {"parallel.expert=4", "parallel.dispatch=allgather"}},
       {4, {"parallel.tensor=2", "parallel.expert=2"}},
-      {8, {"parallel.expert=8"}}};
+      {8, {"parallel.expert=8"}},
+      {2, {"parallel.pipeline=2"}},  // the first stage holds the dense layer only
+      {4, {"parallel.pipeline=2", "parallel.expert=2"}}};
   for (const auto& [ranks, settings] : layouts) {
     Trial split = trial;
     split.ranks = ranks;
@@ -147,6 +149,30 @@ TEST(ExpertGroups, ExtremesTrain) {
     trial.ranks = 8;
     trial.settings.push_back("parallel.expert=8");
     expect_same_losses(run(trial), one, 1e-4);
+  }
+}
+
+// BR-04: loads, balance loss and bias count every token once, whatever is computed again.
+TEST(Recompute, ChangesNoNumber) {
+  Trial trial;
+  trial.steps = 10;
+  trial.bias_speed = 0.001;
+  trial.settings = {"router.balance_alpha=0.01", "compute.recompute=none"};
+  const Outcome none = run(trial);
+  for (const StepResult& step : none.steps) {
+    int64_t chosen = 0;
+    for (int64_t n : step.loads.at(1)) chosen += n;
+    EXPECT_EQ(chosen, 1024);  // 8 x 64 tokens, two experts each
+  }
+  for (const char* kind : {"selective", "full"}) {
+    trial.settings[1] = std::string("compute.recompute=") + kind;
+    const Outcome again = run(trial);
+    for (size_t i = 0; i < none.steps.size(); ++i) {
+      EXPECT_EQ(again.steps[i].balance_loss, none.steps[i].balance_loss) << kind;
+      EXPECT_EQ(again.steps[i].loads, none.steps[i].loads) << kind;
+      EXPECT_EQ(again.steps[i].loss, none.steps[i].loss) << kind;
+    }
+    EXPECT_EQ(again.states, none.states) << kind;
   }
 }
 

@@ -31,7 +31,9 @@ TEST(GradientNorm, CountsEveryParameterOnce) {
       {4, {"parallel.expert=2", "parallel.zero=0"}},
       {4, {"parallel.tensor=2", "parallel.expert=2"}},
       {4, {"parallel.tensor=4"}},
-      {8, {"parallel.expert=4", "parallel.zero=3"}}};
+      {8, {"parallel.expert=4", "parallel.zero=3"}},
+      {2, {"parallel.pipeline=2"}},  // BR-13: eight micro-batches through two stages
+      {4, {"parallel.pipeline=2", "parallel.expert=2"}}};
   for (const auto& [ranks, settings] : layouts) {
     trial.ranks = ranks;
     trial.settings = settings;
@@ -90,7 +92,8 @@ TEST(SharedRotaryKey, GradientDoesNotDependOnTensorRanks) {
 // BR-12: without gradients matrices shrink by 0.999 a step, everything else keeps its bits.
 TEST(Decay, ShrinksMatricesOnly) {
   for (const auto& [ranks, layout] :
-       {std::pair{1, "parallel.expert=1"}, {4, "parallel.expert=4"}, {2, "parallel.tensor=2"}}) {
+       {std::pair{1, "parallel.expert=1"}, {4, "parallel.expert=4"}, {2, "parallel.tensor=2"},
+        {2, "parallel.pipeline=2"}}) {
     Trial trial;
     trial.ranks = ranks;
     trial.steps = 10;

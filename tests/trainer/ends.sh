@@ -179,3 +179,29 @@ test_log_lines() {
   check "log lines: $lines on 1 rank, $eight on 8" test $((eight - lines)) -le 5 -a $((lines - eight)) -le 5
   check "one line of metrics per step" test "$(wc -l < eight/metrics.jsonl)" -eq 20
 }
+
+# The whole job is killed at many moments around saves of every step: the next start takes the newest published
+# checkpoint without help, and the end is that of the unbroken run.
+test_killed_saves() {
+  corpus
+  local i launcher common="$small --set train.steps=120 --set checkpoint.interval=1 --set checkpoint.keep=2"
+  for i in $(seq 1 8); do
+    train cut 2 $common > "cut$i.log" 2>&1 &
+    launcher=$!
+    wait_for "step " "cut$i.log"
+    sleep "0.0$((RANDOM % 10))"
+    if [ $((i % 2)) -eq 0 ]; then
+      kill -KILL $(ranks_of cut | tail -2)
+    else
+      kill -KILL "$(ranks_of cut | tail -1)"
+    fi 2> /dev/null
+    wait $launcher
+    grep -q "done: step" "cut$i.log" && break
+  done
+  check "it was killed more than twice" test "$i" -gt 2
+  echo > cut/checkpoints/latest
+  expect 0 train cut 2 $common
+  expect 0 train whole 2 $common --set checkpoint.interval=0
+  same_run whole cut
+  same_weights whole cut
+}

@@ -144,3 +144,18 @@ test_wrong_checkpoints() {
   expect 0 train unbroken 1
   same_run unbroken pointer
 }
+
+# The same over pipeline stages, and from stages to one rank and back.
+test_resume_pipeline() {
+  corpus
+  local common="--set train.steps=12 --set train.micro_batch_size=1"
+  expect 0 train whole 2 $common --set parallel.pipeline=2
+  expect 0 train parts 2 $common --set parallel.pipeline=2 --steps 5
+  cp -r parts moved
+  expect 0 train parts 2 $common --set parallel.pipeline=2
+  same_run whole parts
+  same_weights whole parts
+  expect 0 train moved 1 $common --steps 8
+  expect 0 train moved 4 $common --set parallel.pipeline=2 --set parallel.tensor=2
+  same_run whole moved 1e-4
+}
