@@ -11,7 +11,8 @@
 namespace moetrain {
 
 int run_on_fabric(const FabricOptions& options, const std::function<int(Fabric&)>& body) {
-  // A launcher that is told to end, or a pipe that closed, takes no more output; a run must still save.
+  // A launcher that is told to end, or a pipe that closed, takes no more output; a run must still
+  // save.
   std::signal(SIGPIPE, SIG_IGN);
   MpiOptions mpi;
   mpi.ranks_per_node = options.ranks_per_node;

@@ -47,10 +47,10 @@ struct RankReport {
 
 /// Where a run stands between two steps; saved with every checkpoint.
 struct Progress {
-  int64_t step = 0;       ///< steps done
-  int64_t samples = 0;    ///< sequences consumed
-  int64_t updates = 0;    ///< steps that were applied
-  int64_t skipped = 0;    ///< steps with a non-finite gradient
+  int64_t step = 0;     ///< steps done
+  int64_t samples = 0;  ///< sequences consumed
+  int64_t updates = 0;  ///< steps that were applied
+  int64_t skipped = 0;  ///< steps with a non-finite gradient
   int64_t skipped_in_a_row = 0;
 };
 
@@ -80,8 +80,8 @@ class Trainer {
         log_warning(cat("stopped after step ", at_.step, " of ", total_, " (", stop_reason_,
                         "); the checkpoint is saved: start the same command again to go on"));
       } else if (code == kExitDone && at_.step >= last) {
-        log_info(cat("done: step ", at_.step, " of ", total_, ", checkpoint in ",
-                     checkpoints(), "/", step_folder(at_.step)));
+        log_info(cat("done: step ", at_.step, " of ", total_, ", checkpoint in ", checkpoints(),
+                     "/", step_folder(at_.step)));
       }
     }
     fabric_.barrier();
@@ -164,23 +164,22 @@ class Trainer {
       at_.skipped_in_a_row = reader.metadata_int("skipped_in_a_row");
       other_seeds_ = other_seeds(reader.manifest().metadata);
       if (at_.samples != batches_->samples_after(at_.step)) {
-        throw UserError(cat("cannot resume from ", from_, ": it had consumed ", at_.samples,
-                            " samples after step ", at_.step,
-                            ", but train.global_batch_size and batch_ramp now make that ",
-                            batches_->samples_after(at_.step),
-                            "; use the batch plan of the run that wrote it"));
+        throw UserError(cat(
+            "cannot resume from ", from_, ": it had consumed ", at_.samples, " samples after step ",
+            at_.step, ", but train.global_batch_size and batch_ramp now make that ",
+            batches_->samples_after(at_.step), "; use the batch plan of the run that wrote it"));
       }
     });
   }
 
-  /// What to say when the checkpoint was written with other seeds. Nothing but initial weights and the
-  /// order of samples is random, so no random state is stored.
+  /// What to say when the checkpoint was written with other seeds. Nothing but initial weights and
+  /// the order of samples is random, so no random state is stored.
   std::string other_seeds(const std::map<std::string, std::string>& metadata) const {
     const auto written = metadata.find("data_seed");
     const std::string now = std::to_string(*config_.data.seed);
     if (written == metadata.end() || written->second == now) return "";
-    return cat("the checkpoint was written with data.seed ", written->second, ", this run has ", now,
-               ": weights are the checkpoint's, the order of samples follows seed ", now,
+    return cat("the checkpoint was written with data.seed ", written->second, ", this run has ",
+               now, ": weights are the checkpoint's, the order of samples follows seed ", now,
                " from here on, so samples may repeat or be left out");
   }
 
@@ -199,13 +198,15 @@ class Trainer {
     log_info(start_report(config_, *session_, fabric_.size(), total_));
     log_info(sampler_->describe());
     const bool no_part = config_.data.validation.empty() &&
-                       (config_.data.split.size() < 2 || config_.data.split[1] <= 0);
+                         (config_.data.split.size() < 2 || config_.data.split[1] <= 0);
     if (config_.train.validation_interval > 0 && !validation_ && no_part) {
-      log_warning("train.validation_interval is set but there is no validation data; none is taken");
+      log_warning(
+          "train.validation_interval is set but there is no validation data; none is taken");
     }
     if (config_.compute.recompute != Recompute::kNone) {
-      log_warning(cat("compute.recompute: ", kRecomputeNames[static_cast<size_t>(config_.compute.recompute)],
-                      " has no effect: this build keeps all activations, so nothing is computed again"));
+      log_warning(cat(
+          "compute.recompute: ", kRecomputeNames[static_cast<size_t>(config_.compute.recompute)],
+          " has no effect: this build keeps all activations, so nothing is computed again"));
     }
     if (from_.empty()) log_info("starting from step 0: fresh weights, no checkpoint is used");
     if (!from_.empty()) log_info(cat("resumed from ", from_, " after step ", at_.step));
@@ -224,8 +225,8 @@ class Trainer {
     StepSettings settings;
     settings.learning_rate = rate_->at(step);
     settings.update = at_.updates + 1;
-    settings.mtp_lambda =
-        knob_at(config_.train.mtp_lambda, config_.train.mtp_lambda_schedule, at_.step, tokens_before);
+    settings.mtp_lambda = knob_at(config_.train.mtp_lambda, config_.train.mtp_lambda_schedule,
+                                  at_.step, tokens_before);
     settings.bias_speed = knob_at(config_.router.bias_update_speed,
                                   config_.router.bias_update_schedule, at_.step, tokens_before);
     settings.poison = contains(config_.debug.inject_nonfinite_steps, step);
@@ -371,8 +372,8 @@ class Trainer {
       return kExitNumbers;
     }
     if (totals_.stop_signal != 0) {
-      stop_reason_ = totals_.stop_signal < 0 ? "run.time_limit"
-                                             : cat("signal ", totals_.stop_signal);
+      stop_reason_ =
+          totals_.stop_signal < 0 ? "run.time_limit" : cat("signal ", totals_.stop_signal);
       return kExitResubmit;
     }
     return kExitDone;

@@ -1,4 +1,5 @@
-// Routings and sizes at the edge: idle ranks, idle experts, sequences of a few tokens: BR-14, 15, 16.
+// Routings and sizes at the edge: idle ranks, idle experts, sequences of a few tokens: BR-14,
+// 15, 16.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -138,7 +139,8 @@ TEST(ShortSequences, TrainWithMtp) {
 // BR-16: the widest allowed choice, and the narrowest.
 TEST(ExpertGroups, ExtremesTrain) {
   for (const std::vector<std::string>& groups :
-       {std::vector<std::string>{"model.n_group=1", "model.topk_group=1", "model.num_experts_per_tok=8"},
+       {std::vector<std::string>{"model.n_group=1", "model.topk_group=1",
+                                 "model.num_experts_per_tok=8"},
         {"model.n_group=1", "model.topk_group=1", "model.num_experts_per_tok=1"},
         {"model.n_group=4", "model.topk_group=4", "model.num_experts_per_tok=8"}}) {
     Trial trial;

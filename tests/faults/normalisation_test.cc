@@ -1,4 +1,5 @@
-// Losses and gradients are normalised over the whole global batch, whatever cuts it: BR-02, 03, 05, 11, 13.
+// Losses and gradients are normalised over the whole global batch, whatever cuts it: BR-02, 03, 05,
+// 11, 13.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -41,7 +42,8 @@ TEST(ExpertGradients, AreTheSameForAnyNumberOfExpertRanks) {
       const std::vector<float> g = split.gradient(name), expected = one.gradient(name);
       EXPECT_LE(distance(g, expected), 1e-5) << name << " on " << ranks;
       double a = 0, b = 0;
-      for (size_t i = 0; i < g.size(); ++i) a += double{g[i]} * g[i], b += double{expected[i]} * expected[i];
+      for (size_t i = 0; i < g.size(); ++i)
+        a += double{g[i]} * g[i], b += double{expected[i]} * expected[i];
       EXPECT_GT(b, 0);
       EXPECT_NEAR(std::sqrt(a / b), 1.0, 1e-5) << name << " on " << ranks;
     }
@@ -59,8 +61,8 @@ TEST(BalanceLoss, GradientDoesNotDependOnMicroBatches) {
   };
   const Outcome ones = with(1, micro(1), 0.1);
   EXPECT_GT(distance(ones.gradient(router), with(1, micro(1), 0).gradient(router)), 1e-3);
-  for (const Outcome& other : {with(1, micro(2), 0.1), with(1, micro(8), 0.1), with(2, micro(1), 0.1),
-                               with(4, micro(2), 0.1)}) {
+  for (const Outcome& other : {with(1, micro(2), 0.1), with(1, micro(8), 0.1),
+                               with(2, micro(1), 0.1), with(4, micro(2), 0.1)}) {
     EXPECT_LE(distance(other.gradient(router), ones.gradient(router)), 1e-5);
     EXPECT_NEAR(other.steps[0].balance_loss, ones.steps[0].balance_loss,
                 1e-5 * ones.steps[0].balance_loss);
@@ -155,7 +157,8 @@ TEST(MicroBatches, EqualOnesGiveTheGradientOfOne) {
   eight.settings = {"train.global_batch_size=8"};
   const Outcome expected = run(once);
   const Outcome got = run(eight);
-  EXPECT_NEAR(got.steps[0].grad_norm, expected.steps[0].grad_norm, 1e-5 * expected.steps[0].grad_norm);
+  EXPECT_NEAR(got.steps[0].grad_norm, expected.steps[0].grad_norm,
+              1e-5 * expected.steps[0].grad_norm);
   expect_same_gradients(got, expected, 1e-5);
 }
 

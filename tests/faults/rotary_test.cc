@@ -1,7 +1,8 @@
 // YaRN's two corrections, each in its place with its number: BR-06.
+#include "model/rotary.h"
+
 #include <gtest/gtest.h>
 
-#include "model/rotary.h"
 #include "run.h"
 
 namespace moetrain {

@@ -10,17 +10,17 @@
 
 namespace moetrain {
 
-/// What differs from the plain run: 1 rank, 1 step, sequence 64, global batch 8, no MTP, no clipping, no
-/// decay, no balance loss, bias update speed 0, fp32.
+/// What differs from the plain run: 1 rank, 1 step, sequence 64, global batch 8, no MTP, no
+/// clipping, no decay, no balance loss, bias update speed 0, fp32.
 struct Trial {
   int ranks = 1;
   int steps = 1;
-  std::vector<std::string> settings;            ///< --set texts
+  std::vector<std::string> settings;  ///< --set texts
   double rate = 0.001;
   double mtp_lambda = 0.3;
   double bias_speed = 0;
-  std::vector<int64_t> valid;                   ///< valid tokens of sample i (mod size); empty: all
-  bool one_sample = false;                      ///< every sample is sample 0
+  std::vector<int64_t> valid;  ///< valid tokens of sample i (mod size); empty: all
+  bool one_sample = false;     ///< every sample is sample 0
   /// Alters initial values of a box of a parameter.
   std::function<void(const std::string& name, const Box& box, float* values)> alter;
 };

@@ -91,9 +91,10 @@ TEST(SharedRotaryKey, GradientDoesNotDependOnTensorRanks) {
 
 // BR-12: without gradients matrices shrink by 0.999 a step, everything else keeps its bits.
 TEST(Decay, ShrinksMatricesOnly) {
-  for (const auto& [ranks, layout] :
-       {std::pair{1, "parallel.expert=1"}, {4, "parallel.expert=4"}, {2, "parallel.tensor=2"},
-        {2, "parallel.pipeline=2"}}) {
+  for (const auto& [ranks, layout] : {std::pair{1, "parallel.expert=1"},
+                                      {4, "parallel.expert=4"},
+                                      {2, "parallel.tensor=2"},
+                                      {2, "parallel.pipeline=2"}}) {
     Trial trial;
     trial.ranks = ranks;
     trial.steps = 10;
@@ -102,7 +103,8 @@ TEST(Decay, ShrinksMatricesOnly) {
     trial.settings = {layout, "optimizer.weight_decay=0.1", "model.num_nextn_predict_layers=1"};
     trial.alter = [](const std::string& name, const Box& box, float* values) {
       if (!name.ends_with("correction_bias")) return;
-      for (int64_t i = 0; i < box.extent[0]; ++i) values[i] = 0.25f * static_cast<float>(box.begin[0] + i);
+      for (int64_t i = 0; i < box.extent[0]; ++i)
+        values[i] = 0.25f * static_cast<float>(box.begin[0] + i);
     };
     const Outcome out = run(trial);
     int matrices = 0, vectors = 0;
