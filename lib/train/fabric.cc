@@ -2,6 +2,7 @@
 #include "train/fabric.h"
 
 #include <csignal>
+#include <filesystem>
 #include <iostream>
 
 #include "base/error.h"
@@ -34,6 +35,9 @@ void agree(Fabric& fabric, const std::function<void()>& work) {
     work();
   } catch (const UserError& e) {
     code = e.exit_code();
+    mine = std::to_string(code) + "\n" + e.what();
+  } catch (const std::filesystem::filesystem_error& e) {  // folders given by the user
+    code = kExitRefused;
     mine = std::to_string(code) + "\n" + e.what();
   }
   const std::vector<std::string> all = fabric.gather(mine);

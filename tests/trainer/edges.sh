@@ -85,6 +85,8 @@ test_closed_folder() {
   says "taken"
   expect 2 train taken/below 2 --set train.micro_batch_size=1
   says_once "taken"
+  expect 2 train dumps 2 --set train.micro_batch_size=1 --set 'debug.dump={steps: [1], dir: ../taken/dump}'
+  says_once "taken/dump"
   mkdir -p half
   echo file > half/checkpoints
   expect 2 train half 2 --set train.micro_batch_size=1
