@@ -79,7 +79,9 @@ void build_update(Builder& b, const std::vector<Value>& loss_sums,
     copy_totals.push_back(
         accumulate(gradient_name(c.name), DType::kF32, g.type(gradient).shape, gradient));
     enter(g, Phase::kUpdate, -1, c.chunk);
-    away[c.parameter].push_back(ops::settle(g, copy_totals.back(), "settle:" + c.name));
+    // Named like the home's, so that it is laid out by the same rows.
+    away[c.parameter].push_back(
+        ops::settle(g, copy_totals.back(), "settle:" + c.parameter));
   }
   const int last = b.options.stages.chunks() - 1;
   enter(g, Phase::kBackward, -1, last);
@@ -108,7 +110,7 @@ void build_update(Builder& b, const std::vector<Value>& loss_sums,
     enter(g, Phase::kUpdate, trained[i]->layer, home[trained[i]->name]);
     Value gradient = ops::settle(g, totals[i], "settle:" + trained[i]->name);
     for (Value more : away[trained[i]->name]) {
-      gradient = g.add(ops::kAccumulate, {gradient, more}, {}, "gather:" + trained[i]->name);
+      gradient = ops::add(g, gradient, more, "gather:" + trained[i]->name);
     }
     settled.push_back(gradient);
     squares.push_back(

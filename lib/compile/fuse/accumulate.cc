@@ -20,11 +20,6 @@ bool adds_in_place(const Node& node) {
   return node.op == &ops::kGroupedMatmulDw && node.inputs.size() == 3;
 }
 
-/// The update's own sums (a gradient that comes from another stage) stay as they are.
-bool sums_up(const Node& node) {
-  return node.op == &ops::kAccumulate && node.tag.phase != Phase::kUpdate;
-}
-
 class AccumulatePass {
  public:
   explicit AccumulatePass(const LocalGraph& local)
@@ -33,7 +28,7 @@ class AccumulatePass {
   LocalGraph run() {
     for (size_t i = 0; i < old_.nodes.size(); ++i) {
       const Node& node = old_.nodes[i];
-      if (sums_up(node)) flatten(static_cast<int>(i), node.inputs[1]);
+      if (node.op == &ops::kAccumulate) flatten(static_cast<int>(i), node.inputs[1]);
     }
     for (size_t i = 0; i < old_.nodes.size(); ++i) visit(static_cast<int>(i));
     return rebuild_.finish();
@@ -60,7 +55,7 @@ class AccumulatePass {
   void visit(int index) {
     const Node& node = old_.nodes[index];
     if (dissolved_.count(index)) return;
-    if (sums_up(node)) {
+    if (node.op == &ops::kAccumulate) {
       rebuild_.map({index, 0}, current_.at(index));
       return;
     }
