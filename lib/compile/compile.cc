@@ -100,8 +100,18 @@ Compiled compile(const Graph& graph, const CompileRequest& request) {
   pass("late sums", [&] { return finish_scalar_sums_late(graph, out.sharding); });
   pass.nodes(graph.nodes.size());
 
+  Recomputed again;
+  const bool recomputes = request.recompute != RecomputeMode::kNone;
+  if (recomputes) {
+    again = pass("recompute", [&] { return recompute(graph, out.sharding, request.recompute); });
+    pass.nodes(again.graph.nodes.size());
+    pass("verify recompute", [&] { return verify(again.graph), 0; });
+  }
+  const Graph& played = recomputes ? again.graph : graph;
+  const ShardingResult& layouts = recomputes ? again.sharding : out.sharding;
+
   out.local = pass("partition", [&] {
-    return partition(graph, out.sharding, request.mesh, request.links, request.rank,
+    return partition(played, layouts, request.mesh, request.links, request.rank,
                      request.dispatch, request.stages);
   });
   pass.nodes(out.local.graph.nodes.size());

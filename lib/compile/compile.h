@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "compile/partition.h"
+#include "compile/recompute.h"
 #include "compile/schedule/timetable.h"
 #include "compile/shard/propagate.h"
 #include "plan/plan.h"
@@ -18,6 +19,7 @@ struct CompileRequest {
   LinkModel links;
   int rank = 0;
   int world = 1;
+  RecomputeMode recompute = RecomputeMode::kNone;
   bool fusion = true;
   std::vector<std::string> fusion_off;  ///< fusion passes left out (compile/fuse/passes.h)
   Stages stages;                       ///< of the pipeline; `mesh` is that of `rank`'s stage
@@ -35,7 +37,7 @@ struct PassTime {
 };
 
 struct Compiled {
-  ShardingResult sharding;
+  ShardingResult sharding;  ///< of the graph given, before recomputation clones nodes
   LocalGraph local;
   Plan plan;
   std::vector<PassTime> passes;

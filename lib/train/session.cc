@@ -91,6 +91,7 @@ CompileRequest compile_request(const Config& config, const Graph& graph, int ran
   request.links = links;
   request.rank = rank;
   request.world = world;
+  request.recompute = static_cast<RecomputeMode>(static_cast<int>(config.compute.recompute));
   request.fusion = config.compute.fusion;
   const FusionConfig& passes = config.compute.fusion_passes;
   for (const auto& [name, on] : {std::pair{"accumulate", passes.accumulate},

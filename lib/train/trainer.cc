@@ -203,11 +203,6 @@ class Trainer {
       log_warning(
           "train.validation_interval is set but there is no validation data; none is taken");
     }
-    if (config_.compute.recompute != Recompute::kNone) {
-      log_warning(cat(
-          "compute.recompute: ", kRecomputeNames[static_cast<size_t>(config_.compute.recompute)],
-          " has no effect: this build keeps all activations, so nothing is computed again"));
-    }
     if (from_.empty()) log_info("starting from step 0: fresh weights, no checkpoint is used");
     if (!from_.empty()) log_info(cat("resumed from ", from_, " after step ", at_.step));
     if (!other_seeds_.empty()) log_warning(other_seeds_);
