@@ -18,15 +18,17 @@ done
 scripts/setup.sh --target moetrain
 
 data=data/quickstart
-if [ ! -f $data/corpus.idx ]; then
+if [ ! -f $data/corpus.idx ] || [ ! -f $data/tokenizer.json ]; then
   echo "quickstart: the King James Bible, one document per chapter"
   mkdir -p $data
   bible -f gen1:1-rev22:21 < /dev/null |
     awk -F: '$1 != chapter && NR > 1 { print "" } { chapter = $1; print }' > $data/kjv.txt
-  build/moetrain data build $data/kjv.txt --documents blank-lines --tokenizer bytes \
-    --output $data/corpus
+  build/moetrain data train-tokenizer $data/kjv.txt --documents blank-lines --vocab-size 2048 \
+    --output $data/tokenizer.json
+  build/moetrain data build $data/kjv.txt --documents blank-lines \
+    --tokenizer $data/tokenizer.json --output $data/corpus
 fi
-build/moetrain data inspect $data/corpus --tokenizer bytes
+build/moetrain data inspect $data/corpus --tokenizer $data/tokenizer.json
 
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1
 run=(--config configs/quickstart.yaml --set "run.output_dir=$output")
