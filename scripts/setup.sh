@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs what is missing (Debian packages) and builds build/moetrain; safe to run again and again.
-#   scripts/setup.sh [--packages-only] [--build-dir DIR] [--target NAME]... [-- CMake options]
+#   scripts/setup.sh [--packages-only] [--package NAME]... [--build-dir DIR] [--target NAME]... [-- CMake options]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,10 +13,11 @@ build_dir=build packages_only=0 targets=() options=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --packages-only) packages_only=1 ;;
+    --package) command -v "$2" > /dev/null || packages+=("$2"); shift ;;
     --build-dir) build_dir=$2; shift ;;
     --target) targets+=("$2"); shift ;;
     --) shift; options=("$@"); break ;;
-    *) echo "usage: $0 [--packages-only] [--build-dir DIR] [--target NAME]... [-- CMAKE OPTIONS]" >&2
+    *) echo "usage: $0 [--packages-only] [--package NAME]... [--build-dir DIR] [--target NAME]... [-- CMAKE OPTIONS]" >&2
        exit 2 ;;
   esac
   shift
