@@ -13,8 +13,9 @@ struct LowerOptions {
   bool split_weights = false;  ///< the timetable plays weight gradients by themselves
 };
 
-/// Turns `local` into the plan of `rank`, cut into segments (segments.h). In-place ops share the slot of the operand they overwrite; memory of dead values is
-/// reused inside one arena; rows counted at run time are allocated and freed by the tape.
+/// Turns `local` into the plan of `rank`, cut into segments (segments.h). In-place ops share the slot of
+/// the operand they overwrite; memory of dead values is reused inside one arena; rows counted at run time
+/// are allocated and freed by the tape. `mesh` is that of the rank's stage.
 Plan lower(const LocalGraph& local, const Mesh& mesh, int rank, const LowerOptions& options);
 
 /// Offsets for buffers with life times: `begin` and `end` are instruction indices, both inclusive.

@@ -49,8 +49,9 @@ struct LocalGraph {
 /// Makes `rank`'s graph. Every operand arrives in the layout its node demands: a missing one is made by
 /// the cheapest redistribution, once per phase. Ops whose `local` factors are split are expanded
 /// (localize*.cc). With several pipeline stages only nodes of `rank`'s stage are there; values that cross
-/// between stages are sent and received in their produced layout. Nothing else inserts communication. Same on all ranks but for block indices. Token rows
-/// travel by `dispatch`, or by what the links make cheapest (decided for each dispatch by itself).
+/// between stages are sent and received in their produced layout. Nothing else inserts communication. Same
+/// on all ranks of a stage but for block indices. Token rows travel by `dispatch`, or by what the links make
+/// cheapest (decided for each dispatch by itself).
 LocalGraph partition(const Graph& graph, const ShardingResult& sharding, const Mesh& mesh,
                      const LinkModel& links, int rank,
                      std::optional<Transport> dispatch = std::nullopt,
