@@ -2,8 +2,6 @@
 #include "checkpoint/file.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -59,37 +57,6 @@ void FileWriter::finish() {
   sync();
   const int fd = std::exchange(fd_, -1);
   if (::close(fd) != 0) fail("close the file", path_, kExitFailure);
-}
-
-MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
-  const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) fail("open the file", path_, kExitRefused);
-  struct stat info {};
-  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    ::close(fd);
-    throw UserError(cat(path_, ": not a regular file"));
-  }
-  size_ = static_cast<size_t>(info.st_size);
-  if (size_ > 0) {
-    void* p = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (p == MAP_FAILED) {
-      const int reason = errno;
-      ::close(fd);
-      errno = reason;
-      fail("map the file", path_, kExitRefused);
-    }
-    data_ = static_cast<const char*>(p);
-  }
-  ::close(fd);
-}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
-
-MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(const_cast<char*>(data_), size_);
 }
 
 std::string read_file(const std::string& path) {

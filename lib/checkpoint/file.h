@@ -36,23 +36,6 @@ class FileWriter {
   uint64_t written_ = 0;
 };
 
-/// A whole file mapped for reading. Throws UserError that names the file.
-class MappedFile {
- public:
-  explicit MappedFile(std::string path);
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&&) = delete;
-  ~MappedFile();
-
-  std::string_view bytes() const { return {data_, size_}; }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-  const char* data_ = nullptr;
-  size_t size_ = 0;
-};
-
 /// The whole of a (small) file. UserError if it cannot be read.
 std::string read_file(const std::string& path);
 

@@ -164,7 +164,7 @@ SafetensorsHeader parse_safetensors(std::string_view file, const std::string& pa
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path)
-    : file_(path), header_(parse_safetensors(file_.bytes(), path)) {
+    : path_(path), file_(path), header_(parse_safetensors(file_.text(), path)) {
   for (size_t i = 0; i < header_.tensors.size(); ++i) index_[header_.tensors[i].name] = i;
 }
 
@@ -183,7 +183,7 @@ const FileTensor& SafetensorsFile::at(std::string_view name) const {
 }
 
 const char* SafetensorsFile::data(const FileTensor& tensor) const {
-  return file_.bytes().data() + header_.data_begin + tensor.begin;
+  return file_.text().data() + header_.data_begin + tensor.begin;
 }
 
 void SafetensorsFile::read(const FileTensor& tensor, DType as, void* out) const {

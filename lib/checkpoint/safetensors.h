@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/mapped_file.h"
 #include "base/tensor.h"
 #include "checkpoint/element.h"
 #include "checkpoint/file.h"
@@ -41,12 +42,12 @@ class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::string& path);
 
-  const std::string& path() const { return file_.path(); }
+  const std::string& path() const { return path_; }
   /// In the order of their data.
   const std::vector<FileTensor>& tensors() const { return header_.tensors; }
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
   /// The length field and the JSON, as stored.
-  std::string_view header_bytes() const { return file_.bytes().substr(0, header_.data_begin); }
+  std::string_view header_bytes() const { return file_.text().substr(0, header_.data_begin); }
   /// The tensor called `name`, or nullptr.
   const FileTensor* find(std::string_view name) const;
   /// The same; UserError that names the nearest tensor if there is none.
@@ -58,6 +59,7 @@ class SafetensorsFile {
   void read(const FileTensor& tensor, DType as, void* out) const;
 
  private:
+  std::string path_;
   MappedFile file_;
   SafetensorsHeader header_;
   std::unordered_map<std::string_view, size_t> index_;

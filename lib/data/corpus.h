@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "data/output_file.h"
+#include "base/mapped_file.h"
 
 namespace moetrain {
 
@@ -51,7 +51,7 @@ class Corpus {
 
   CorpusOptions options_;
   std::vector<std::string> paths_;
-  std::vector<MappedData> maps_;
+  std::vector<MappedFile> maps_;
   int64_t total_bytes_ = 0, done_bytes_ = 0;
   size_t file_ = 0, at_ = 0;
   int64_t line_ = 1;

@@ -85,7 +85,7 @@ int64_t largest_id(TokenType type) {
   }
 }
 
-MappedData open_part(const std::string& prefix, const char* suffix) {
+MappedFile open_part(const std::string& prefix, const char* suffix) {
   const std::string path = prefix + suffix;
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) {
@@ -93,7 +93,7 @@ MappedData open_part(const std::string& prefix, const char* suffix) {
     throw UserError({{path, has_suffix ? "no such file; give the prefix without .bin or .idx"
                                        : "no such file; `moetrain data build` writes it"}});
   }
-  return MappedData(path);
+  return MappedFile(path);
 }
 
 }  // namespace

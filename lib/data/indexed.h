@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/mapped_file.h"
 #include "data/output_file.h"
 
 namespace moetrain {
@@ -73,7 +74,7 @@ class IndexedDataset {
 
   std::string prefix_;
   IndexedOptions options_;
-  MappedData index_, data_;
+  MappedFile index_, data_;
   TokenType type_ = TokenType::kI32;
   int64_t sequences_ = 0, boundaries_ = 0, tokens_ = 0;
   std::vector<std::string> warnings_;

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "data/output_file.h"
+#include "base/mapped_file.h"
 #include "data/tokenizer/normalizer.h"
 
 namespace moetrain {
@@ -93,7 +93,7 @@ class Reader {
 };
 
 json parse_file(const std::string& path) {
-  const MappedData file(path);
+  const MappedFile file(path);
   json root = json::parse(file.text());
   if (!root.is_object()) throw UserError({{path, "expected a JSON object"}});
   return root;

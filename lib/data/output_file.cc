@@ -1,9 +1,7 @@
-// Atomic output and mapped input: the only places of this room that open files.
+// Atomic output: the only place of this room that writes files.
 #include "data/output_file.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -16,10 +14,6 @@ namespace moetrain {
 namespace {
 
 constexpr size_t kBufferBytes = size_t{1} << 20;
-
-[[noreturn]] void fail_at(const std::string& path, const char* what) {
-  throw UserError({{path, cat(what, ": ", std::strerror(errno))}});
-}
 
 }  // namespace
 
@@ -69,41 +63,6 @@ void OutputFile::commit() {
   finish();
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("cannot move the finished file here");
   published_ = true;
-}
-
-MappedData::MappedData(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) fail_at(path, "cannot open the file");
-  struct stat info {};
-  const bool known = ::fstat(fd, &info) == 0;
-  if (!known || !S_ISREG(info.st_mode)) {
-    ::close(fd);
-    throw UserError({{path, "not a regular file"}});
-  }
-  size_ = static_cast<size_t>(info.st_size);
-  if (size_ > 0) {
-    void* at = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd, 0);
-    const int reason = errno;
-    ::close(fd);
-    errno = reason;
-    if (at == MAP_FAILED) fail_at(path, "cannot map the file");
-    data_ = static_cast<const unsigned char*>(at);
-  } else {
-    ::close(fd);
-  }
-}
-
-MappedData::~MappedData() {
-  if (data_ != nullptr) ::munmap(const_cast<unsigned char*>(data_), size_);
-}
-
-MappedData::MappedData(MappedData&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-
-MappedData& MappedData::operator=(MappedData&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  return *this;
 }
 
 }  // namespace moetrain

@@ -36,22 +36,4 @@ class OutputFile {
   bool published_ = false;
 };
 
-/// A whole file mapped for reading; empty files give an empty view. Owns the mapping.
-class MappedData {
- public:
-  MappedData() = default;
-  explicit MappedData(const std::string& path);
-  ~MappedData();
-  MappedData(MappedData&& other) noexcept;
-  MappedData& operator=(MappedData&& other) noexcept;
-
-  const unsigned char* data() const { return data_; }
-  size_t size() const { return size_; }
-  std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
-
- private:
-  const unsigned char* data_ = nullptr;
-  size_t size_ = 0;
-};
-
 }  // namespace moetrain
