@@ -70,6 +70,12 @@ Cost streaming_cost(std::span<const Type> inputs, std::span<const Type> outputs,
   return cost;
 }
 
+Cost moving_cost(const Attrs&, std::span<const Type> inputs, std::span<const Type> outputs) {
+  return {0, 0, bytes_of(inputs) + bytes_of(outputs)};
+}
+
+std::string no_rule(const Attrs&, std::span<const Type>) { return ""; }
+
 std::string lead_letters(size_t n) {
   constexpr std::string_view kLetters = "bshijl";
   MT_CHECK(n <= kLetters.size(), n, " leading dims are too many");

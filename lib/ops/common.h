@@ -28,6 +28,10 @@ int64_t elements(const Type& type);
 double bytes_of(std::span<const Type> types);
 /// Cost of an op that touches every element once with `flops` operations per element of output 0.
 Cost streaming_cost(std::span<const Type> inputs, std::span<const Type> outputs, double flops);
+/// Cost of an op that only moves its operands and results. An OpDef's `cost`.
+Cost moving_cost(const Attrs& attrs, std::span<const Type> inputs, std::span<const Type> outputs);
+/// "": the rule of ops that one rank's graph alone contains, so that nothing shards them. An OpDef's `rule`.
+std::string no_rule(const Attrs& attrs, std::span<const Type> inputs);
 
 /// The first `n` of the letters b, s, h, i, ...: leading dims of an activation.
 std::string lead_letters(size_t n);

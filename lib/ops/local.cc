@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "ops/common.h"
 
 namespace moetrain::ops {
 
@@ -11,15 +12,6 @@ namespace {
 
 using Types = std::span<const Type>;
 using Tensors = std::span<const Tensor>;
-
-std::string no_rule(const Attrs&, Types) { return ""; }
-
-Cost copy_cost(const Attrs&, Types in, Types out) {
-  double bytes = 0;
-  for (const Type& t : in) bytes += static_cast<double>(numel(t.shape)) * size_of(t.dtype);
-  for (const Type& t : out) bytes += static_cast<double>(numel(t.shape)) * size_of(t.dtype);
-  return {0, 0, bytes};
-}
 
 std::vector<Type> same_type(const Attrs&, Types in) { return {in[0]}; }
 
@@ -179,19 +171,19 @@ int stack_alias(const Attrs& attrs, int) { return attrs.integer_or("plain", 0) ?
 
 }  // namespace
 
-const OpDef kSliceBlock{"slice_block", slice_types, no_rule, nullptr, copy_cost, slice_run};
-const OpDef kStack{"stack", stack_types, no_rule, nullptr, copy_cost, stack_run, stack_alias};
-const OpDef kUnstack{"unstack", unstack_types, no_rule, nullptr, copy_cost, unstack_run,
+const OpDef kSliceBlock{"slice_block", slice_types, no_rule, nullptr, moving_cost, slice_run};
+const OpDef kStack{"stack", stack_types, no_rule, nullptr, moving_cost, stack_run, stack_alias};
+const OpDef kUnstack{"unstack", unstack_types, no_rule, nullptr, moving_cost, unstack_run,
                      stack_alias};
-const OpDef kKeepOnFirst{"keep_on_first", same_type, no_rule, nullptr, copy_cost, keep_run};
-const OpDef kPackBoxes{"pack_boxes", pack_types, no_rule, nullptr, copy_cost, pack_run};
-const OpDef kUnpackBoxes{"unpack_boxes", unpack_types, no_rule, nullptr, copy_cost, unpack_run};
-const OpDef kAllGather{"all_gather", all_gather_types, no_rule, nullptr, copy_cost, nullptr};
-const OpDef kReduceScatter{"reduce_scatter", reduce_scatter_types, no_rule, nullptr, copy_cost,
+const OpDef kKeepOnFirst{"keep_on_first", same_type, no_rule, nullptr, moving_cost, keep_run};
+const OpDef kPackBoxes{"pack_boxes", pack_types, no_rule, nullptr, moving_cost, pack_run};
+const OpDef kUnpackBoxes{"unpack_boxes", unpack_types, no_rule, nullptr, moving_cost, unpack_run};
+const OpDef kAllGather{"all_gather", all_gather_types, no_rule, nullptr, moving_cost, nullptr};
+const OpDef kReduceScatter{"reduce_scatter", reduce_scatter_types, no_rule, nullptr, moving_cost,
                            nullptr};
-const OpDef kAllReduce{"all_reduce", same_type, no_rule, nullptr, copy_cost, nullptr};
-const OpDef kAllToAll{"all_to_all", same_type, no_rule, nullptr, copy_cost, nullptr};
-const OpDef kExchange{"exchange", exchange_types, no_rule, nullptr, copy_cost, nullptr};
+const OpDef kAllReduce{"all_reduce", same_type, no_rule, nullptr, moving_cost, nullptr};
+const OpDef kAllToAll{"all_to_all", same_type, no_rule, nullptr, moving_cost, nullptr};
+const OpDef kExchange{"exchange", exchange_types, no_rule, nullptr, moving_cost, nullptr};
 bool is_collective(const OpDef& op) {
   return &op == &kAllGather || &op == &kReduceScatter || &op == &kAllReduce ||
          &op == &kAllToAll || &op == &kExchange || &op == &kRowsAllToAll;

@@ -2,22 +2,13 @@
 #include "ops/pipe.h"
 
 #include "base/error.h"
+#include "ops/common.h"
 
 namespace moetrain::ops {
 
 namespace {
 
 using Types = std::span<const Type>;
-
-std::string no_rule(const Attrs&, Types) { return ""; }
-
-Cost transfer_cost(const Attrs&, Types in, Types out) {
-  double bytes = 0;
-  for (Types types : {in, out}) {
-    for (const Type& t : types) bytes += static_cast<double>(numel(t.shape)) * size_of(t.dtype);
-  }
-  return {0, 0, bytes};
-}
 
 std::vector<Type> send_types(const Attrs& attrs, Types in) {
   MT_CHECK(in.size() == 1 && !in[0].ragged && attrs.integers("ranks").size() == 2, "send");
@@ -31,8 +22,8 @@ std::vector<Type> recv_types(const Attrs& attrs, Types in) {
 
 }  // namespace
 
-const OpDef kSend{"send", send_types, no_rule, nullptr, transfer_cost, nullptr};
-const OpDef kRecv{"recv", recv_types, no_rule, nullptr, transfer_cost, nullptr};
+const OpDef kSend{"send", send_types, no_rule, nullptr, moving_cost, nullptr};
+const OpDef kRecv{"recv", recv_types, no_rule, nullptr, moving_cost, nullptr};
 
 bool is_transfer(const OpDef& op) { return &op == &kSend || &op == &kRecv; }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "ops/common.h"
 
 namespace moetrain::ops {
 
@@ -13,15 +14,6 @@ namespace {
 
 using Types = std::span<const Type>;
 using Tensors = std::span<const Tensor>;
-
-std::string no_rule(const Attrs&, Types) { return ""; }
-
-Cost copy_cost(const Attrs&, Types in, Types out) {
-  double bytes = 0;
-  for (const Type& t : in) bytes += static_cast<double>(numel(t.shape)) * size_of(t.dtype);
-  for (const Type& t : out) bytes += static_cast<double>(numel(t.shape)) * size_of(t.dtype);
-  return {0, 0, bytes};
-}
 
 Type integers(Shape shape) { return {DType::kI32, std::move(shape), false}; }
 
@@ -252,22 +244,22 @@ void regroup_run(const Attrs& attrs, Tensors in, std::span<Tensor> out) {
 }  // namespace
 
 const OpDef kDispatchCount{"dispatch_count", dispatch_count_types, no_rule, nullptr,
-                           copy_cost,        dispatch_count_run};
-const OpDef kOnceCount{"once_count", once_count_types, no_rule, nullptr, copy_cost, once_count_run};
+                           moving_cost,        dispatch_count_run};
+const OpDef kOnceCount{"once_count", once_count_types, no_rule, nullptr, moving_cost, once_count_run};
 const OpDef kCountTables{"count_tables", count_tables_types, no_rule,
-                         nullptr,        copy_cost,          count_tables_run};
+                         nullptr,        moving_cost,          count_tables_run};
 const OpDef kRowOffsets{"row_offsets", row_offsets_types, no_rule,
-                        nullptr,       copy_cost,         row_offsets_run};
-const OpDef kBind{"bind", bind_types, no_rule, nullptr, copy_cost, nullptr};
+                        nullptr,       moving_cost,         row_offsets_run};
+const OpDef kBind{"bind", bind_types, no_rule, nullptr, moving_cost, nullptr};
 const OpDef kPackRouting{"pack_routing", pack_routing_types, no_rule,
-                         nullptr,        copy_cost,          pack_routing_run};
+                         nullptr,        moving_cost,          pack_routing_run};
 const OpDef kUnpackRouting{"unpack_routing", unpack_routing_types, no_rule, nullptr,
-                           copy_cost,        unpack_routing_run};
+                           moving_cost,        unpack_routing_run};
 const OpDef kGatherRows{"gather_rows", gather_rows_types, no_rule,
-                        nullptr,       copy_cost,         gather_rows_run};
+                        nullptr,       moving_cost,         gather_rows_run};
 const OpDef kRowsAllToAll{"rows_all_to_all", moved_rows_types, no_rule,
-                          nullptr,           copy_cost,        nullptr};
+                          nullptr,           moving_cost,        nullptr};
 const OpDef kRegroupRows{"regroup_rows", moved_rows_types, no_rule,
-                         nullptr,        copy_cost,        regroup_run};
+                         nullptr,        moving_cost,        regroup_run};
 
 }  // namespace moetrain::ops

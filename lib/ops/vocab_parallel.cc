@@ -11,8 +11,6 @@ namespace moetrain::ops {
 
 namespace {
 
-std::string no_rule(const Attrs&, std::span<const Type>) { return ""; }
-
 Cost statistics_cost(const Attrs&, std::span<const Type> in, std::span<const Type> out) {
   const double tokens = static_cast<double>(numel(in[2].shape));
   const double product = static_cast<double>(numel(in[1].shape)) * tokens;
