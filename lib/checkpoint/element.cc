@@ -126,13 +126,6 @@ FileType file_type_of(DType type) {
   MT_CHECK(false, "unknown dtype ", static_cast<int>(type));
 }
 
-std::optional<DType> memory_type_of(FileType type) {
-  for (int t = 0; t <= static_cast<int>(DType::kU8); ++t) {
-    if (file_type_of(static_cast<DType>(t)) == type) return static_cast<DType>(t);
-  }
-  return std::nullopt;
-}
-
 std::optional<DType> dtype_named(std::string_view name) {
   for (int t = 0; t <= static_cast<int>(DType::kU8); ++t) {
     if (name == name_of(static_cast<DType>(t))) return static_cast<DType>(t);

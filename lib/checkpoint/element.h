@@ -37,8 +37,6 @@ std::optional<FileType> file_type_named(std::string_view name);
 
 /// How a tensor in memory is stored.
 FileType file_type_of(DType type);
-/// The memory type with exactly the same elements, or nothing (F16, F8_E4M3, ...).
-std::optional<DType> memory_type_of(FileType type);
 /// The memory type called `name` ("f32", "bf16", ...), or nothing.
 std::optional<DType> dtype_named(std::string_view name);
 

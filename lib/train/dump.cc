@@ -21,11 +21,6 @@ bool is_dumped(const std::string& name) {
 
 }  // namespace
 
-bool dumps_step(const Config& config, int64_t step) {
-  const auto& steps = config.debug.dump.steps;
-  return std::find(steps.begin(), steps.end(), step) != steps.end();
-}
-
 void dump_step(const Session& session, int rank, int64_t step, const std::string& dir) {
   // Other pipeline stages hold some of the outputs, so all ranks take part in fetching them.
   std::map<std::string, std::vector<float>> fetched;

@@ -9,9 +9,6 @@
 
 namespace moetrain {
 
-/// Is `step` one of debug.dump.steps?
-bool dumps_step(const Config& config, int64_t step);
-
 /// Writes what the last train_step of `session` (made with SessionOptions::dump) left in its
 /// outputs to DIR/step_NNNNNNNN.safetensors: hidden.*, logits, mtp.*, route.* of its last
 /// micro-batch, and grad.* of the whole step under the published tensor names. Integers stay

@@ -6,11 +6,11 @@
 #include <cstring>
 #include <set>
 #include <sstream>
-#include <thread>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/reader.h"
+#include "train/cores.h"
 #include "train/machine.h"
 #include "train/parallel.h"
 
@@ -23,16 +23,6 @@ bool separate_master(const Config& config) {
   const ParallelConfig& p = config.parallel;
   return config.compute.precision == Precision::kBf16 ||
          (p.zero > 0 && *p.data * p.context > 1);
-}
-
-int64_t threads_for(const Config& config, const Fabric& fabric) {
-  if (!config.compute.threads.is_auto()) return *config.compute.threads;
-  int64_t neighbours = 0;
-  for (int r = 0; r < fabric.size(); ++r) {
-    neighbours += fabric.node_of(r) == fabric.node_of(fabric.rank());
-  }
-  const int64_t cores = std::max(1u, std::thread::hardware_concurrency());
-  return std::max<int64_t>(1, cores / std::max<int64_t>(1, neighbours));
 }
 
 bool is_moment(const std::string& state) {
@@ -114,7 +104,7 @@ Session::Session(const Config& config, Fabric& fabric, const SessionOptions& opt
   stage_ = fabric.rank() / (fabric.size() / stages_.count);
   check_agreement();
   CpuOptions cpu;
-  cpu.threads = static_cast<int>(threads_for(config, fabric));
+  cpu.threads = static_cast<int>(rank_threads(config, fabric));
   cpu.reference = options.reference;
   device_ = config.compute.backend == Backend::kAscend ? make_ascend_device()
                                                       : make_cpu_device(cpu);

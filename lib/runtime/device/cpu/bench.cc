@@ -128,6 +128,17 @@ Launch make_launch(const BenchCase& c) {
   return launch;
 }
 
+/// One kernel on one shape.
+struct KernelTiming {
+  std::string kernel;  ///< Kernel::name
+  std::string shape;   ///< "2048x512x1408"
+  DType dtype;
+  double seconds = 0;  ///< median
+  double best_seconds = 0;
+  double flops = 0;  ///< of matrix products; 0 for streaming kernels
+  double bytes = 0;  ///< read plus written, for streaming kernels
+};
+
 KernelTiming time_case(const BenchCase& c, const Kernel& kernel, DType dtype, double budget,
                        ThreadPool& pool) {
   Launch launch = make_launch(c);
@@ -194,12 +205,6 @@ MachinePeaks probe_peaks(int threads) {
     return 2.0 * kBytes;
   });
   return peaks;
-}
-
-std::vector<KernelTiming> time_kernels(const BenchKernelOptions& options) {
-  std::vector<KernelTiming> timings;
-  time_all(options, [&](KernelTiming t) { timings.push_back(std::move(t)); });
-  return timings;
 }
 
 std::string bench_kernels(const BenchKernelOptions& options) {

@@ -27,20 +27,8 @@ struct MachinePeaks {
   double of(DType dtype) const { return dtype == DType::kBF16 ? bf16_flops : f32_flops; }
 };
 
-/// One kernel on one shape.
-struct KernelTiming {
-  std::string kernel;  ///< Kernel::name
-  std::string shape;   ///< "2048x512x1408"
-  DType dtype;
-  double seconds = 0;  ///< median
-  double best_seconds = 0;
-  double flops = 0;  ///< of matrix products; 0 for streaming kernels
-  double bytes = 0;  ///< read plus written, for streaming kernels
-};
-
 /// A fraction of a second of measuring.
 MachinePeaks probe_peaks(int threads);
-std::vector<KernelTiming> time_kernels(const BenchKernelOptions& options);
 /// A table: per kernel and shape the median rate, its share of the peak, and the best run's share.
 std::string bench_kernels(const BenchKernelOptions& options);
 

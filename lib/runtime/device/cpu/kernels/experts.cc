@@ -206,22 +206,12 @@ void run_combine_grad(const LaunchArgs& args) {
                        });
 }
 
-void run_gather_rows(const LaunchArgs& args) {
-  const int64_t experts = args.attrs.integer("experts");
-  const int32_t* plan = args.in[1].as<const int32_t>();
-  copy_token_rows(args.in[0], plan + experts + 1, plan[experts], args.attrs.integer("top_k"),
-                  args.out[0].data, args.pool);
-}
-
-bool accepts_rows(const Attrs&, Types in, Types out) { return in[0].dtype == out[0].dtype; }
-
 constexpr Kernel kRows[] = {
     {"dispatch", "dispatch.rows", &accepts_dispatch, &dispatch_workspace, &run_dispatch},
     {"dispatch_grad", "dispatch_grad.rows", &accepts_combine, &slots_workspace, &run_dispatch_grad},
     {"combine", "combine.rows", &accepts_combine, &slots_workspace, &run_combine},
     {"combine_grad", "combine_grad.rows", &accepts_combine_grad, &slots_workspace,
      &run_combine_grad},
-    {"gather_rows", "gather_rows.rows", &accepts_rows, nullptr, &run_gather_rows},
 };
 
 }  // namespace
