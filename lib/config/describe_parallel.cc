@@ -42,7 +42,9 @@ Fields describe(ParallelConfig& c) {
               "(alltoall_once), gathered between nodes (allgather), "
               "once per destination node (dedup)"),
           row("schedule", choice(&c.schedule, kPipelineScheduleNames),
-              "order of micro-batches in the pipeline"),
+              "order of micro-batches in the pipeline; pairs of fused_1f1b and dualpipev run one "
+              "after "
+              "the other in this version"),
           row("virtual_stages", &c.virtual_stages, "layer chunks per pipeline rank (interleaving)")
               .at_least(1),
           row("stage_layout", &c.stage_layout,
@@ -51,7 +53,9 @@ Fields describe(ParallelConfig& c) {
               "pipeline); auto: balanced")
               .unit("layers")
               .at_least(1),
-          row("overlap", &c.overlap, "hide communication behind computation"),
+          row("overlap", &c.overlap,
+              "hide communication behind computation; accepted, but without effect in this "
+              "version"),
           row("mesh", &c.mesh,
               "your own axes, major first: {NAME: SIZE}; their product is data x context x tensor")
               .unit("ranks")

@@ -118,8 +118,9 @@ Layout MeshView::layout(const Entries& entries) const {
       if (name == "None") continue;
       if (name == kInterleaved) {
         throw UserError(cat("LAYOUT_INTERLEAVE: ", kInterleaved,
-                            " cuts a rank's own slice to overlap two halves; ask for it with "
-                            "parallel.overlap and a smaller micro_batch_size, not in a layout"));
+                            " cuts a rank's own slice to overlap two halves; pairs of micro-batches "
+                            "are for that (parallel.schedule: fused_1f1b with a smaller "
+                            "micro_batch_size, and parallel.overlap), not layouts"));
       }
       layout.dims.back().push_back(grid.resolve(name)[0]);
     }
