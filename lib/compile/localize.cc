@@ -25,7 +25,7 @@ bool Partitioner::localize(int index) {
   return false;
 }
 
-// Vocabulary-parallel loss (shard-and-dispatch.md 10.2): every rank makes the statistics of its
+// Vocabulary-parallel loss: every rank makes the statistics of its
 // columns, the statistics are gathered, and every rank finishes loss and gradients with the sums
 // over all columns.
 void Partitioner::localize_vocab_loss(int index) {

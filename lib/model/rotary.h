@@ -1,4 +1,4 @@
-// Rotary frequencies, YaRN and the softmax scale (golden/README.md 3.4 and 3.5; arXiv:2309.00071).
+// Rotary frequencies, YaRN and the softmax scale (tests/data/golden/README.md 3.4 and 3.5; arXiv:2309.00071).
 #pragma once
 
 #include "config/model.h"

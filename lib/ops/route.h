@@ -20,7 +20,7 @@ struct RouteOptions {
 ///   plain[b, E] f32 number of tokens of the sequence whose K largest raw scores include e;
 ///   mean_score[b, E] f32 sum over the sequence's routed tokens of s_e / sum_e' s_e'.
 /// attrs: top_k, groups, top_groups, normalise, scaling, valid_positions. s = sigmoid(logits). Ties:
-/// the lower expert (group) index wins. golden/README.md 3.6 and 4.2 define the mathematics.
+/// the lower expert (group) index wins. Formulas: tests/data/golden/README.md 3.6 and 4.2.
 extern const OpDef kRoute;
 /// (dweight[b, s, K], logits, idx, pos [, dmean_score[b, E]]) -> dlogits[b, s, E] f32. attrs as kRoute.
 extern const OpDef kRouteGrad;

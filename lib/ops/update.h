@@ -21,7 +21,7 @@ extern const OpDef kClipFactor;
 /// (p f32, m f32, v f32, g f32, factor[], hyper[4] f32) -> p, m, v in place. hyper = learning rate,
 /// 1 - beta1^t, 1 - beta2^t, unused. attrs: beta1, beta2, eps, decay. g is used as factor * g; factor
 /// < 0: nothing changes. With attr copy = 1 a seventh operand (bf16) becomes the rounded copy of p, in
-/// place (made by fusion only). golden/README.md section 6 defines the formula. Elementwise rule.
+/// place (made by fusion only). Formula: tests/data/golden/README.md 6. Elementwise rule.
 extern const OpDef kAdamw;
 /// (bias[E] f32, load[E] i64, speed[] f32, factor[]) -> bias in place: b_e += speed * sign(mean - load_e)
 /// with exact integer comparison (E * load_e against the sum); factor < 0: nothing changes.

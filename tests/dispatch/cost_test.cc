@@ -1,5 +1,4 @@
-// The volumes and crossovers of the design (shard-and-dispatch.md 5.4, 11.9), and the choice they
-// make.
+// The volumes and crossovers of the transports against worked numbers, and the choice they make.
 #include <gtest/gtest.h>
 
 #include "compile/shard/dispatch_cost.h"

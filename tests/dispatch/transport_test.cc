@@ -11,7 +11,7 @@ namespace {
 
 using Floats = std::vector<float>;
 
-/// The design's vector (shard-and-dispatch.md 11.6): four ranks on two nodes, one expert each.
+/// A case worked by hand: four ranks on two nodes, one expert each.
 MoeCase design_case() {
   MoeCase c;
   c.b = 4;

@@ -44,7 +44,7 @@ TEST(Timetable, FusedKeepsTheTimeAndDoublesActivations) {
       for (int s = 0; s < p; ++s) EXPECT_EQ(played.peak[s], 2 * (p - s)) << p << " " << m;
     }
   }
-  // The vector of shard-and-dispatch.md 8.3: four stages, 32 micro-batches.
+  // Worked by hand: four stages, 32 micro-batches.
   const Timetable fused = one_forward_one_backward({4, 1, false}, 32, true);
   const Played played = play(fused, {});
   EXPECT_DOUBLE_EQ(played.time, 105);
@@ -80,7 +80,7 @@ TEST(Timetable, InterleavedFusedNeedsOneMore) {
   }
 }
 
-/// Runs of step 1 .. 8 as 11.8 counts them, from the actions themselves.
+/// Runs of step 1 .. 8, from the actions themselves.
 std::map<Kind, int> kinds(const std::vector<Action>& actions) {
   std::map<Kind, int> counts;
   for (const Action& a : actions) ++counts[a.kind];
@@ -114,7 +114,7 @@ TEST(Timetable, DualPipeVIsCompleteAndBounded) {
     for (int m = 2 * p; m <= 12 + p; ++m) {
       const Played played = play(dual_pipe_v(p, m), {1, 2, 1, 3});
       const double work = 2 * 3.0 * m;
-      // (P-1)(FB + B - 3W) of chunks: shard-and-dispatch.md 8.3 with p = 2P.
+      // (P-1)(FB + B - 3W) of chunks, the published bubble, with p = 2P.
       EXPECT_LE(played.time - work, (p - 1) * 2.0 + 1.0) << p << " " << m;
       for (int peak : played.peak) EXPECT_LE(peak, 2 * p + 1);
     }

@@ -65,7 +65,7 @@ inline std::string operand_of(const Graph& graph, const Mesh& mesh, const Shardi
                : to_string(mesh, result.nodes[n].layouts.operands[operand]);
 }
 
-/// The worked example of the design: h = silu(x w1) (as a product with itself), y = h w2, out = x + y.
+/// A worked example: h = silu(x w1) (as a product with itself), y = h w2, out = x + y.
 struct Mlp {
   Graph graph;
   Value x, w1, w2, h, act, y, sum;

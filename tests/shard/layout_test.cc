@@ -1,4 +1,4 @@
-// Layouts: slices, text form, validity, and the grid notation (vectors 11.1 of the design).
+// Layouts: slices, text form, validity, and the grid notation, against worked vectors.
 #include "compile/shard/layout.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Propagation: the worked example, the vectors of the design, and invariance against row order.
+// Propagation: the worked example, small vectors, and invariance against row order.
 #include "compile/shard/propagate.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace moetrain {
 namespace {
 
-/// 4 nodes of 2 ranks, as in the design's example.
+/// 4 nodes of 2 ranks, as in the worked example.
 LinkModel example_links() {
   LinkModel links;
   links.ranks_per_node = 2;
@@ -99,7 +99,7 @@ TEST(Propagate, NoRowsMeansReplicated) {
   EXPECT_EQ(r.reshard_seconds, 0);
 }
 
-/// Vector 11.4: x over the batch, the weight over the contracted dim, on the same four devices.
+/// x over the batch, the weight over the contracted dim, on the same four devices.
 std::string shard_dense(int64_t batch, const LinkModel& links) {
   const Mesh mesh = make_mesh({{"x", 4}});
   Graph g;
@@ -117,12 +117,12 @@ std::string shard_dense(int64_t batch, const LinkModel& links) {
 TEST(Propagate, DenseConflictIsSettledByBytes) {
   LinkModel links;
   links.ranks_per_node = 4;
-  links.intra_latency = 0;  // the design compares bytes alone
+  links.intra_latency = 0;  // the worked numbers compare bytes alone
   EXPECT_EQ(shard_dense(32, links), "[-, x][-, x]");  // move activations
   EXPECT_EQ(shard_dense(64, links), "[x, -][-, -]");  // gather the weight
 }
 
-/// Vector 11.2 (a): what a matmul with a split contracted dim gives.
+/// What a matmul with a split contracted dim gives.
 TEST(Propagate, MatmulRules) {
   const Mesh mesh = make_mesh({{"dp", 2}, {"mp", 4}, {"sp", 2}});
   Graph g;
@@ -147,7 +147,7 @@ TEST(Propagate, MatmulRules) {
   EXPECT_EQ(to_string(mesh, out({{"dp", "mp"}, {"sp"}})), "ReduceScatter(0,mp)");
 }
 
-/// Vector 11.2 (b): a free weight's columns take the idle axis.
+/// A free weight's columns take the idle axis.
 TEST(Propagate, FreeWeightTakesTheIdleAxis) {
   const Mesh mesh = make_mesh({{"dp", 2}, {"sp", 4}, {"mp", 1}});
   Graph g;
@@ -159,7 +159,7 @@ TEST(Propagate, FreeWeightTakesTheIdleAxis) {
   EXPECT_EQ(layout_of(g, mesh, r, "w"), "[sp, -]");
 }
 
-/// Vector 11.2 (c): the add behind a matmul uses all devices; a stated result layout is followed.
+/// The add behind a matmul uses all devices; a stated result layout is followed.
 TEST(Propagate, AddBehindAPartialMatmul) {
   const Mesh mesh = make_mesh({{"b", 4}, {"k", 2}});
   Graph g;

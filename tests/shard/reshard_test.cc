@@ -37,7 +37,7 @@ TEST_P(PlanTable, CheapestPlan) {
   EXPECT_NEAR(plan.seconds * 1e6, c.microseconds, 0.06);
 }
 
-// The numbers of the design's table 11.3. Its row 15 takes three collectives (122.5 us): one two-level
+// A table worked by hand. Its row 15 takes three collectives (122.5 us): one two-level
 // scatter over both axes is cheaper; its row 10 a collective and a direct exchange: one two-level
 // all-to-all costs the same.
 INSTANTIATE_TEST_SUITE_P(

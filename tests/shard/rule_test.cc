@@ -1,4 +1,4 @@
-// Rules: grammar, factor sizes, and the one law on every kind of op (vectors 11.2 of the design).
+// Rules: grammar, factor sizes, and the one law on every kind of op.
 #include "compile/shard/rule.h"
 
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ TEST(Rule, MatmulContractsToAPendingSum) {
   EXPECT_EQ(texts(mesh, p.results), "[dp, -] +{mp}");
 }
 
-/// 11.2 (d): scores of q [B, S, H] and k [B, H, S].
+/// Scores of q [B, S, H] and k [B, H, S].
 TEST(Rule, ScoresAreAPendingSum) {
   const Mesh mesh = make_mesh({{"dp", 4}, {"mp", 2}});
   const Rule r = parse_rule("bsh,bhz->bsz", {3, 3});

@@ -207,7 +207,7 @@ TEST(Strategies, ExpertParallelKeepsTokensAndSpreadsExperts) {
   EXPECT_EQ(s.edges(Phase::kForward), std::vector<std::string>{});
 }
 
-/// Vector 11.7: with tp_extend_ep and whole shared experts no tensor-parallel collective remains in the
+/// With tp_extend_ep and whole shared experts no tensor-parallel collective remains in the
 /// mixture-of-experts part.
 TEST(Strategies, TpExtendEpRemovesTheGathersAroundExperts) {
   ParallelOptions o = parallel(2, 1, 2, 2);

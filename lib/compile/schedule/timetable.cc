@@ -94,7 +94,7 @@ Timetable one_forward_one_backward(const Stages& stages, int micro_batches, bool
   return t;
 }
 
-// shard-and-dispatch.md 8.3, steps 1 to 8 (the schedule of deepseek-ai/DualPipe, dualpipev).
+// The eight steps of the published schedule (github.com/deepseek-ai/DualPipe, dualpipev.py).
 Timetable dual_pipe_v(int stages, int micro_batches) {
   MT_CHECK(micro_batches >= 2 * stages, "DualPipeV of ", micro_batches, " micro-batches on ",
            stages, " stages");

@@ -31,7 +31,7 @@ struct Timetable {
 /// 1F1B with any number of chunks per stage (more than one: interleaved, which needs a multiple of
 /// stages.count micro-batches). Fused: forward and backward of different micro-batches run as pairs, which
 /// needs 2 (count - stage) - 1 warm-up passes instead of count - stage - 1 with one chunk, and one more
-/// than 2 (count - stage - 1) + (per_stage - 1) count with several (shard-and-dispatch.md 8.3).
+/// than 2 (count - stage - 1) + (per_stage - 1) count with several.
 Timetable one_forward_one_backward(const Stages& stages, int micro_batches, bool fused);
 /// DualPipeV: two chunks per stage, folded; at least 2 count micro-batches.
 Timetable dual_pipe_v(int stages, int micro_batches);

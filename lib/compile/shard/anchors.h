@@ -29,8 +29,8 @@ struct Anchors {
 
 /// Binds rows to nodes. User rows (locked) go first, then rows with longer patterns, then by text, so
 /// that the order of rows does not matter; a later row that contradicts an earlier one on the same
-/// node loses there; a user row that loses or matches nothing leaves a note. Throws UserError for rows that no layout can satisfy, all of them
-/// at once.
+/// node loses there; a user row that loses or matches nothing leaves a note. Throws UserError for rows that
+/// no layout can satisfy, all of them at once.
 Anchors bind_rows(Problem& problem, const std::vector<LayoutRow>& rows);
 
 }  // namespace moetrain

@@ -1,4 +1,4 @@
-// Closed forms of the volumes and times of token transports (shard-and-dispatch.md 5.4).
+// Closed forms of the volumes and times of token transports.
 #include "compile/shard/dispatch_cost.h"
 
 #include <algorithm>

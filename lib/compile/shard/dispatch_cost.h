@@ -10,7 +10,7 @@
 
 namespace moetrain {
 
-/// How token rows reach their experts (shard-and-dispatch.md 5).
+/// How token rows reach their experts (compile/transport.h: how it is done).
 enum class Transport {
   kAllToAll,      ///< a row per chosen expert, straight to the expert's rank
   kAllToAllOnce,  ///< a row once per rank that has one of its experts; expanded there

@@ -36,7 +36,7 @@ std::string to_string(const Mesh& mesh, const Layout& layout);
 /// One dim's entry of that text: "-", "dp" or "(dp ep)".
 std::string axes_text(const Mesh& mesh, const std::vector<Axis>& axes);
 Layout parse_layout(const Mesh& mesh, const std::string& text);
-/// Throws UserError (ids LAYOUT_RANK, LAYOUT_AXIS_REUSED, LAYOUT_DIVIDE, ... of the design) unless
+/// Throws UserError (ids LAYOUT_RANK, LAYOUT_AXIS_REUSED, LAYOUT_DIVIDE, ...) unless
 /// `layout` fits a tensor of `shape`. `what` names the tensor in the message.
 void check_layout(const Mesh& mesh, const Layout& layout, const Shape& shape,
                   const std::string& what);

@@ -49,8 +49,8 @@ struct PropagateOptions {
   bool refine = true;
 };
 
-/// Multi-source breadth-first propagation from the anchors, then monotone refinement (design:
-/// shard-and-dispatch.md 3.3). Deterministic; independent of the order of rows. Throws UserError,
+/// Multi-source breadth-first propagation from the anchors, then monotone refinement
+/// (README, last section). Deterministic; independent of the order of rows. Throws UserError,
 /// naming op, shapes, axes and remedy, only for impossible rows. Every value is then laid out as its
 /// producer's NodeLayouts::results says; an edge whose consumer demands something else needs a
 /// redistribution (inserted by partition). Ragged values are never redistributed: all ops that touch

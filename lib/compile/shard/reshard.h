@@ -87,7 +87,7 @@ struct GroupShape {
 };
 GroupShape group_shape(const Mesh& mesh, const LinkModel& links, const std::vector<Axis>& axes);
 /// The same cost from the group's shape: the cheaper of one ring over the slowest link and the
-/// two-level form (shard-and-dispatch.md 4.4).
+/// two-level form (inside the nodes, then between them).
 CollectiveCost collective_cost(const LinkModel& links, ReshardStep::Kind kind,
                                const GroupShape& group, int64_t local_bytes);
 

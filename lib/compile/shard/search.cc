@@ -1,4 +1,4 @@
-// Breadth-first spreading of layouts from the anchors (shard-and-dispatch.md 3.3, phases A and B).
+// Breadth-first spreading of layouts from the anchors (README, last section).
 #include "compile/shard/search.h"
 
 #include <algorithm>
