@@ -1,6 +1,7 @@
 // RMSNorm together with the sums around it: the residual stream passes through memory once.
 #include "runtime/device/cpu/kernels/hwy_targets.h"
 #include "runtime/device/cpu/kernels/families.h"
+#include "runtime/device/cpu/kernels/gain_gradient.h"
 
 #include <algorithm>
 #include <cmath>
@@ -102,16 +103,6 @@ void norm_grad_add_rows(std::span<const Tensor> in, std::span<Tensor> out, float
   else norm_grad_add_loop<uint16_t>(in, out, dgain, begin, end);
 }
 
-/// out[i] = sum over blocks of partial[block * d + i], in block order, for columns [begin, end).
-void sum_gain_blocks(const float* partial, int64_t blocks, int64_t d, float* out, int64_t begin,
-                     int64_t end) {
-  for (int64_t i = begin; i < end; i += lanes()) {
-    VF sum = set1(0.0f);
-    for (int64_t b = 0; b < blocks; ++b) sum = hn::Add(sum, load(partial + b * d + i, end - i));
-    store(sum, out + i, end - i);
-  }
-}
-
 }  // namespace HWY_NAMESPACE
 }  // namespace moetrain::cpu
 HWY_AFTER_NAMESPACE();
@@ -121,14 +112,10 @@ namespace moetrain::cpu {
 
 HWY_EXPORT(add_norm_rows);
 HWY_EXPORT(norm_grad_add_rows);
-HWY_EXPORT(sum_gain_blocks);
 
 namespace {
 
 using Types = std::span<const Type>;
-
-/// Rows whose gain gradients are summed in one piece: fixed, so that threads do not change a bit.
-constexpr int64_t kGradRows = 64;
 
 bool accepts_norm(const Attrs&, Types in, Types out) {
   for (const Type& t : in) {
@@ -145,10 +132,7 @@ bool accepts_grad(const Attrs&, Types in, Types out) {
   return is_f32_or_bf16(in[0]) && (out.size() < 3 || out[2].dtype == DType::kBF16);
 }
 
-size_t grad_workspace(const Attrs&, Types in, Types, int) {
-  const int64_t d = in[1].shape.back(), rows = d == 0 ? 0 : numel(in[1].shape) / d;
-  return kCarverSlack + round_up_64(ceil_div(rows, kGradRows) * d * sizeof(float));
-}
+size_t grad_workspace(const Attrs&, Types in, Types, int) { return gain_workspace(in[1].shape); }
 
 void run_add_norm(const LaunchArgs& args) {
   const double eps = args.attrs.real("eps");
@@ -159,16 +143,8 @@ void run_add_norm(const LaunchArgs& args) {
 }
 
 void run_grad_add(const LaunchArgs& args) {
-  const int64_t rows = args.in[1].rows(), d = args.in[1].cols();
-  const int64_t blocks = ceil_div(rows, kGradRows);
-  float* partial = Carver(args).take<float>(blocks * d);
-  args.pool.run(blocks, [&](int64_t block, int) {
-    HWY_DYNAMIC_DISPATCH(norm_grad_add_rows)(args.in, args.out, partial + block * d,
-                                             block * kGradRows,
-                                             std::min(rows, (block + 1) * kGradRows));
-  });
-  args.pool.run_ranges(d, 256, [&](int64_t begin, int64_t end, int) {
-    HWY_DYNAMIC_DISPATCH(sum_gain_blocks)(partial, blocks, d, args.out[1].as<float>(), begin, end);
+  run_gain_gradient(args, [&](float* dgain, int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(norm_grad_add_rows)(args.in, args.out, dgain, begin, end);
   });
 }
 

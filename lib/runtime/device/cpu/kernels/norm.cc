@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "runtime/device/cpu/kernels/families.h"
+#include "runtime/device/cpu/kernels/gain_gradient.h"
 #include "runtime/device/cpu/kernels/hwy_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -103,16 +104,6 @@ void norm_grad_rows(std::span<const Tensor> in, std::span<Tensor> out, float* dg
   }
 }
 
-/// out[i] = sum over blocks of partial[block * d + i], in block order, for columns [begin, end).
-void sum_blocks(const float* partial, int64_t blocks, int64_t d, float* out, int64_t begin,
-                int64_t end) {
-  for (int64_t i = begin; i < end; i += lanes()) {
-    VF sum = set1(0.0f);
-    for (int64_t b = 0; b < blocks; ++b) sum = hn::Add(sum, load(partial + b * d + i, end - i));
-    store(sum, out + i, end - i);
-  }
-}
-
 }  // namespace HWY_NAMESPACE
 }  // namespace moetrain::cpu
 HWY_AFTER_NAMESPACE();
@@ -122,16 +113,10 @@ namespace moetrain::cpu {
 
 HWY_EXPORT(norm_rows);
 HWY_EXPORT(norm_grad_rows);
-HWY_EXPORT(sum_blocks);
 
 namespace {
 
 using Types = std::span<const Type>;
-
-/// Rows whose gain gradients are summed in one piece: fixed, so that threads do not change a bit.
-constexpr int64_t kGradRows = 64;
-
-int64_t rows_of(const Shape& shape) { return shape.back() == 0 ? 0 : numel(shape) / shape.back(); }
 
 bool accepts_norm(const Attrs&, Types in, Types out) {
   return is_f32_or_bf16(in[0]) && in[1].dtype == DType::kF32 && is_f32_or_bf16(out[0]) &&
@@ -143,10 +128,7 @@ bool accepts_grad(const Attrs&, Types in, Types out) {
          out[0].dtype == in[1].dtype;
 }
 
-size_t grad_workspace(const Attrs&, Types in, Types, int) {
-  const int64_t blocks = ceil_div(rows_of(in[1].shape), kGradRows);
-  return kCarverSlack + round_up_64(blocks * in[1].shape.back() * sizeof(float));
-}
+size_t grad_workspace(const Attrs&, Types in, Types, int) { return gain_workspace(in[1].shape); }
 
 void run_norm(const LaunchArgs& args) {
   const double eps = args.attrs.real("eps");
@@ -157,16 +139,8 @@ void run_norm(const LaunchArgs& args) {
 }
 
 void run_norm_grad(const LaunchArgs& args) {
-  const int64_t rows = args.in[1].rows(), d = args.in[1].cols();
-  const int64_t blocks = ceil_div(rows, kGradRows);
-  float* partial = Carver(args).take<float>(blocks * d);
-  args.pool.run(blocks, [&](int64_t block, int) {
-    HWY_DYNAMIC_DISPATCH(norm_grad_rows)
-    (args.in, args.out, partial + block * d, block * kGradRows,
-     std::min(rows, (block + 1) * kGradRows));
-  });
-  args.pool.run_ranges(d, 256, [&](int64_t begin, int64_t end, int) {
-    HWY_DYNAMIC_DISPATCH(sum_blocks)(partial, blocks, d, args.out[1].as<float>(), begin, end);
+  run_gain_gradient(args, [&](float* dgain, int64_t begin, int64_t end) {
+    HWY_DYNAMIC_DISPATCH(norm_grad_rows)(args.in, args.out, dgain, begin, end);
   });
 }
 
