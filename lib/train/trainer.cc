@@ -43,6 +43,7 @@ struct RankReport {
   int64_t inter = 0, intra = 0;
   double comm_seconds = 0;
   int64_t memory = 0;
+  int64_t row_growths = 0;  ///< since the start
 };
 
 /// Where a run stands between two steps; saved with every checkpoint.
@@ -267,6 +268,9 @@ class Trainer {
     mine.intra = after.intra_node_bytes - before.intra_node_bytes;
     mine.comm_seconds = session_->executor().take_comm_seconds();
     mine.memory = session_->executor().memory_bytes();
+    // rank 0 says it itself, the moment it happens
+    mine.row_growths = root() ? 0 : session_->executor().row_arena_growths();
+    const int64_t row_growths = totals_.row_growths;
     totals_ = {};
     if (root() && config_.run.time_limit && now() - started_ > *config_.run.time_limit) {
       mine.stop_signal = -1;
@@ -280,6 +284,12 @@ class Trainer {
       totals_.intra += r.intra;
       totals_.comm_seconds += r.comm_seconds / fabric_.size();
       totals_.memory = std::max(totals_.memory, r.memory);
+      totals_.row_growths += r.row_growths;
+    }
+    if (root() && totals_.row_growths > row_growths) {
+      log_warning(cat("step ", at_.step, ": token rows of other ranks outgrew their memory, ",
+                      totals_.row_growths, " times since the start: routing is less balanced than "
+                      "compute.ragged_headroom allows for"));
     }
   }
 
