@@ -159,7 +159,8 @@ StepsReport bench_steps(Fabric& fabric, std::vector<StepVariant> variants,
 std::string StepsReport::text() const {
   const StepTiming& base = timings.front();
   std::string out = format_line("peak of one rank %.1f GFLOP/s (%s); steps in turns, medians\n",
-                                peak_flops / 1e9, peak_probed ? "probed now, before and between the steps" : "machine file");
+                                peak_flops / 1e9,
+                                peak_probed ? "probed now, before and between the steps" : "machine file");
   out += format_line("%-34s %10s %10s %8s %7s %12s %12s\n", "variant", "ms/step", "tokens/s",
                      "MFU %", "ratio", "planned", "held");
   for (const StepTiming& t : timings) {
