@@ -1,6 +1,7 @@
 // Reading a golden case.
 #include "golden_case.h"
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -31,7 +32,7 @@ Case::Case(const std::string& folder) : folder_(folder) {
   try {
     const auto j = nlohmann::json::parse(in);
     CaseSettings& s = settings_;
-    s.name = j.at("name");
+    s.name = j.value("name", std::filesystem::path(folder + "/.").parent_path().filename().string());
     s.steps = j.at("num_steps");
     s.batch = j.at("batch");
     s.sequence = j.at("seq");

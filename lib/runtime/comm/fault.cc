@@ -1,10 +1,13 @@
 // Handlers for terminate, exit and signals. They need process-wide state, which stays in this file.
 #include "runtime/comm/fault.h"
 
+#include <errno.h>
 #include <execinfo.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -12,6 +15,7 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <utility>
 
 #include "base/error.h"
 #include "runtime/comm/wait.h"
@@ -111,10 +115,27 @@ int64_t now_ns() {
   return t.tv_sec * int64_t{1'000'000'000} + t.tv_nsec;
 }
 
+/// mpirun no longer reads what we say once it was told to end: a blocking write to its terminal or
+/// pipe, even one begun before this signal, would then keep the run from saving. Lines may get lost
+/// instead. Opened anew, so that nobody who shares the terminal is affected.
+void never_block_on_output() {
+  for (const auto& [fd, path] : {std::pair{1, "/proc/self/fd/1"}, {2, "/proc/self/fd/2"}}) {
+    struct stat about;
+    if (fstat(fd, &about) != 0 || !(S_ISCHR(about.st_mode) || S_ISFIFO(about.st_mode))) continue;
+    const int fresh = open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY);
+    if (fresh < 0) continue;
+    dup2(fresh, fd);
+    close(fresh);
+  }
+}
+
 void on_stop_signal(int number) {
+  const int saved_errno = errno;
   int none = 0;
   if (stop_signal.compare_exchange_strong(none, number)) {
     stop_time_ns.store(now_ns());
+    never_block_on_output();
+    errno = saved_errno;
     return;
   }
   if (number == SIGUSR1) return;
