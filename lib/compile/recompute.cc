@@ -10,6 +10,7 @@
 #include "ops/experts.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
+#include "ops/pad.h"
 #include "ops/swiglu.h"
 
 namespace moetrain {
@@ -17,9 +18,9 @@ namespace moetrain {
 namespace {
 
 bool cheap(const Node& node) {
-  static const std::array<const OpDef*, 7> kCheap = {&ops::kRmsNorm, &ops::kSwiglu, &ops::kCast,
+  static const std::array<const OpDef*, 9> kCheap = {&ops::kRmsNorm, &ops::kSwiglu, &ops::kCast,
                                                      &ops::kRope,    &ops::kSplit,  &ops::kReshape,
-                                                     &ops::kConcat};
+                                                     &ops::kConcat,  &ops::kPad,    &ops::kCrop};
   if (std::find(kCheap.begin(), kCheap.end(), node.op) != kCheap.end()) return true;
   // Wide results of narrow latents: little work for much memory.
   const std::string_view name = node.name;
@@ -27,8 +28,9 @@ bool cheap(const Node& node) {
 }
 
 bool inside_layer(const Node& node) {
-  static const std::array<const OpDef*, 11> kInside = {
+  static const std::array<const OpDef*, 13> kInside = {
       &ops::kRmsNorm, &ops::kSwiglu, &ops::kCast,   &ops::kRope,      &ops::kSplit,        &ops::kReshape,
+      &ops::kPad,     &ops::kCrop,
       &ops::kConcat,  &ops::kMatmul, &ops::kAdd,    &ops::kAttention, &ops::kGroupedMatmul};
   return std::find(kInside.begin(), kInside.end(), node.op) != kInside.end();
 }

@@ -71,6 +71,9 @@ Fields describe(ComputeConfig& c) {
           "up-projections), full (whole layers)"),
       row("fusion", &c.fusion, "merge neighbouring operators into one kernel"),
       row("fusion_passes", group(&c.fusion_passes), "the passes of fusion one by one"),
+      row("pad_value_heads", &c.pad_value_heads,
+          "pad values with zeros to the width of keys before attention, as kernels with one head "
+          "width need; only for comparison"),
       row("threads", &c.threads, "compute threads per rank; auto: the cores a rank may use")
           .at_least(1),
       row("machine", &c.machine,

@@ -59,6 +59,7 @@ struct ComputeConfig {
   Recompute recompute = Recompute::kNone;
   bool fusion = true;
   FusionConfig fusion_passes;
+  bool pad_value_heads = false;
   Auto<int64_t> threads;
   std::optional<std::string> machine;
   std::optional<int64_t> memory_limit;  ///< bytes per rank; a plan that needs more is refused

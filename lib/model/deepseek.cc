@@ -11,6 +11,7 @@
 #include "ops/embedding.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
+#include "ops/pad.h"
 #include "ops/route.h"
 #include "ops/swiglu.h"
 #include "ops/update.h"
@@ -109,8 +110,11 @@ Value Builder::attention(Value x_bsd, int layer) {
   const Value k_rope =
       ops::cast(g, ops::rope(g, parts[1], pos(), rope_, "attn.k_rope"), options.compute);
 
+  const int64_t missing = options.pad_value_heads ? m.qk_head_dim() - m.v_head_dim : 0;
+  if (missing > 0) kv = ops::pad(g, kv, missing, "attn.pad");  // values are its last entries
   Value o = ops::attention(g, q, kv, k_rope, pos(), pos(), doc_start(), m.qk_nope_head_dim,
                            softmax_scale_, "attn.core");
+  if (missing > 0) o = ops::crop(g, o, missing, "attn.crop");
   o = ops::reshape(g, o, {b, s, heads * m.v_head_dim});
   return wide_linear(o, p + "o_proj.weight", "attn.o");
 }

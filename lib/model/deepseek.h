@@ -30,6 +30,9 @@ struct GraphOptions {
   /// Parameters and optimizer state are separate (bf16, or states spread by ZeRO): states "master:*".
   bool separate_master = false;
   double balance_alpha = 0;
+  /// Values get zeros up to the width of keys before attention, which are cut off behind it: what kernels
+  /// with one head width need. Changes no result.
+  bool pad_value_heads = false;
   bool update_weights = true;  ///< false: gradients and loads only, weights stay
   UpdateOptions update;
   /// Names hidden states, logits, routings and gradients as outputs (debug.dump, golden cases).

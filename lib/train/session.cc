@@ -58,6 +58,7 @@ GraphOptions graph_options(const Config& config, const SessionOptions& options) 
   g.compute = config.compute.precision == Precision::kBf16 ? DType::kBF16 : DType::kF32;
   g.separate_master = options.purpose == GraphPurpose::kTrain && separate_master(config);
   g.balance_alpha = config.router.balance_alpha;
+  g.pad_value_heads = config.compute.pad_value_heads;
   g.update_weights = options.update_weights;
   g.update = {config.optimizer.betas[0], config.optimizer.betas[1], config.optimizer.eps,
               config.optimizer.weight_decay, config.optimizer.clip_norm};
@@ -89,6 +90,8 @@ CompileRequest compile_request(const Config& config, const Graph& graph, int ran
                                  {"adamw_copy", passes.adamw_copy}}) {
     if (!on) request.fusion_off.push_back(name);
   }
+  request.overlap.on = config.parallel.overlap;
+  request.overlap.store_bytes = config.parallel.weight_gradient_store;
   request.dispatch = transport_named(kDispatchNames[static_cast<size_t>(config.parallel.dispatch)]);
   return request;
 }
@@ -101,6 +104,8 @@ Session::Session(const Config& config, Fabric& fabric, const SessionOptions& opt
   links.ranks_per_node = ranks_per_node(fabric);
   compiled_ = compile(graph_, compile_request(config, graph_, fabric.rank(), fabric.size(), links));
   stages_ = config_stages(config);
+  in_flight_ = std::none_of(compiled_.plan.segments.begin(), compiled_.plan.segments.end(),
+                            [](const Segment& s) { return s.name == "step"; });
   stage_ = fabric.rank() / (fabric.size() / stages_.count);
   check_agreement();
   CpuOptions cpu;
@@ -301,14 +306,14 @@ std::vector<float> Session::local_output(const std::string& name) const {
 }
 
 std::vector<float> Session::output(const std::string& name) const {
-  if (stages_.count == 1) return local_output(name);
+  const auto kept = kept_.find({shown_, name});
+  if (stages_.count == 1) return kept == kept_.end() ? local_output(name) : kept->second;
   const auto named = std::find_if(graph_.outputs.begin(), graph_.outputs.end(),
                                   [&](const NamedValue& o) { return o.name == name; });
   MT_CHECK(named != graph_.outputs.end(), "no output '", name, "'");
   const int owner = stages_.stage_of(graph_.node(named->value).tag.stage);
   std::string mine;
   if (owner == stage_ && fabric_.rank() % (fabric_.size() / stages_.count) == 0) {
-    const auto kept = kept_.find({shown_, name});
     const std::vector<float> values = kept == kept_.end() ? local_output(name) : kept->second;
     mine.assign(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
   }
@@ -336,7 +341,7 @@ const std::vector<Play>& Session::plays(int micro_batches) {
 
 void Session::run(const Play& play, int64_t first, const FillBatch& fill) {
   const Segment& segment = compiled_.plan.segments[play.segment];
-  executor_->enter(play.frames);
+  executor_->enter(play.frames, play.back_frames);
   if (play.feeds) feed(first + play.micro * options_.batch, fill, segment.chunk);
   executor_->run(segment.name);
 }
@@ -344,19 +349,26 @@ void Session::run(const Play& play, int64_t first, const FillBatch& fill) {
 /// Several micro-batches are in flight, so what one leaves is kept aside until it is asked for.
 void Session::keep_outputs(const Play& play) {
   const Segment& segment = compiled_.plan.segments[play.segment];
-  std::set<int> written;
-  for (const Instruction& in : segment.instructions) {
-    if (const auto* l = std::get_if<Launch>(&in.what)) written.insert(l->out.begin(), l->out.end());
-    if (const auto* c = std::get_if<Collective>(&in.what)) {
-      written.insert(c->out.begin(), c->out.end());
+  for (int side = 0; side < 2; ++side) {
+    const int micro = side == 0 ? play.micro : play.back_micro;
+    if (micro < 0) break;
+    std::set<int> written;
+    for (const Instruction& in : segment.instructions) {
+      if (in.side != side) continue;
+      if (const auto* l = std::get_if<Launch>(&in.what)) {
+        written.insert(l->out.begin(), l->out.end());
+      } else if (const auto* c = std::get_if<Collective>(&in.what)) {
+        written.insert(c->out.begin(), c->out.end());
+      }
     }
-  }
-  for (const Port& port : compiled_.plan.outputs) {
-    int slot = port.slot;  // an output may be another name for what the segment wrote
-    while (!written.count(slot) && compiled_.plan.slots[slot].alias >= 0) {
-      slot = compiled_.plan.slots[slot].alias;
+    executor_->enter(side == 0 ? play.frames : play.back_frames);
+    for (const Port& port : compiled_.plan.outputs) {
+      int slot = port.slot;  // an output may be another name for what the segment wrote
+      while (!written.count(slot) && compiled_.plan.slots[slot].alias >= 0) {
+        slot = compiled_.plan.slots[slot].alias;
+      }
+      if (written.count(slot)) kept_[{micro, port.name}] = local_output(port.name);
     }
-    if (written.count(slot)) kept_[{play.micro, port.name}] = local_output(port.name);
   }
 }
 
@@ -374,26 +386,28 @@ StepResult Session::train_step(int64_t first, int64_t global_batch,
     feed_scalar(cat("scale.", k), {static_cast<float>(weight * inverse(valid.at(k)))});
   }
   feed_scalar("scale.balance", {static_cast<float>(inverse(global_batch))});
-  const int count = static_cast<int>(global_batch / options_.batch);
-  kept_.clear();
-  for (const Play& play : plays(count)) {
-    run(play, first, fill);
-    if (stages_.count == 1) {
-      if (after_micro_batch) after_micro_batch(play.micro);
-    } else if (session_options_.dump && (after_micro_batch || play.micro == count - 1)) {
-      keep_outputs(play);
-    }
-  }
-  for (shown_ = 0; stages_.count > 1 && after_micro_batch && shown_ < count; ++shown_) {
-    after_micro_batch(shown_);
-  }
-  shown_ = count - 1;
   const double t = static_cast<double>(settings.update);
   feed_scalar("hyper", {static_cast<float>(settings.learning_rate),
                         static_cast<float>(1 - std::pow(options_.update.beta1, t)),
                         static_cast<float>(1 - std::pow(options_.update.beta2, t)), 0.0f});
   feed_scalar("bias_speed", {static_cast<float>(settings.bias_speed)});
-  executor_->run("update");
+  const int count = static_cast<int>(global_batch / options_.batch);
+  kept_.clear();
+  bool updated = false;
+  for (const Play& play : plays(count)) {
+    run(play, first, fill);
+    updated |= play.updates;
+    if (!in_flight_) {
+      if (after_micro_batch) after_micro_batch(play.micro);
+    } else if (session_options_.dump && (after_micro_batch || play.micro == count - 1)) {
+      keep_outputs(play);
+    }
+  }
+  for (shown_ = 0; in_flight_ && after_micro_batch && shown_ < count; ++shown_) {
+    after_micro_batch(shown_);
+  }
+  shown_ = count - 1;
+  if (!updated) executor_->run("update");
   numbers_->collect(*executor_, *pipe_);
 
   StepResult result;

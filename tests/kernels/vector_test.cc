@@ -8,6 +8,7 @@
 #include "ops/fused_norm.h"
 #include "ops/local.h"
 #include "ops/norm.h"
+#include "ops/pad.h"
 #include "ops/swiglu.h"
 #include "ops/update.h"
 
@@ -159,6 +160,10 @@ TEST_P(Vector, SplitConcatStack) {
     Case(ops::kSplit, {{"sizes", std::vector<int64_t>{3, 1, 29}}})
         .normal(t, {2, 41, 33})
         .check({Bound{0}, Bound{0}, Bound{0}});
+    for (const int64_t rows : {1, 17, 4001}) {  // in one task and in several
+      Case(ops::kPad, {{"by", int64_t{7}}}).normal(t, {rows, 3, 19}).check({Bound{0}});
+      Case(ops::kCrop, {{"by", int64_t{7}}}).normal(t, {rows, 3, 19}).check({Bound{0}});
+    }
     Case(ops::kConcat, {}).normal(t, {17, 5}).normal(t, {17, 64}).check({Bound{0}});
     Case(ops::kStack, {{"dim", int64_t{1}}, {"parts", int64_t{3}}})
         .normal(t, {4, 6, 5})

@@ -1,6 +1,7 @@
 // Cases of leaves, reshape, cast, sums, split, concatenate and of the optimizer step.
 #include "harness.h"
 #include "ops/basic.h"
+#include "ops/pad.h"
 #include "ops/update.h"
 
 namespace moetrain::test {
@@ -44,6 +45,8 @@ std::vector<OpCase> basic_cases() {
        {normal("x", {2, 4})}, {f32({2, 3}), f32({2, 1})}, {1}},
       {"concat", &kConcat, {}, {normal("x", {2, 4, 2}), normal("y", {2, 4, 3})},
        {f32({2, 4, 5})}, {0}},
+      {"pad", &kPad, {{"by", int64_t{3}}}, {normal("x", {2, 4, 2})}, {f32({2, 4, 5})}, {0}},
+      {"crop", &kCrop, {{"by", int64_t{2}}}, {normal("x", {2, 4, 6})}, {f32({2, 4, 4})}, {0}},
   };
   cases.push_back(reshape_case("reshape_heads", {2, 4, 6}, {2, 4, 2, 3}));
   cases.push_back(reshape_case("reshape_merge", {2, 4, 2, 3}, {8, 6}));

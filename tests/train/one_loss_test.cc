@@ -109,6 +109,18 @@ const Mix kMixes[] = {
 INSTANTIATE_TEST_SUITE_P(Mixes, OneLoss, testing::ValuesIn(kMixes),
                          [](const auto& info) { return std::string(info.param.name); });
 
+TEST(PaddedValues, TrainTheSameModel) {
+  const std::vector<std::string> narrow = {"model.qk_nope_head_dim=16", "model.v_head_dim=8"};
+  std::vector<std::string> padded = narrow;
+  padded.push_back("compute.pad_value_heads=true");
+  const LayoutRun one = run_layout(1, kSteps, narrow);
+  expect_same_training(run_layout(1, kSteps, padded), one);
+  for (const char* setting : {"parallel.tensor=2", "parallel.expert=2"}) padded.push_back(setting);
+  expect_same_training(run_layout(4, kSteps, padded), one);
+  padded.push_back("compute.recompute=full");
+  expect_same_training(run_layout(4, kSteps, padded), one);
+}
+
 TEST(SameBits, TwiceAndWithOtherThreadCounts) {
   const std::vector<std::string> layout = {"parallel.tensor=2", "parallel.expert=2"};
   const LayoutRun first = run_layout(4, 3, layout);

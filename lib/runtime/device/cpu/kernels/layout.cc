@@ -1,5 +1,5 @@
-// Strided block copies, and the ops that are nothing but such copies: split, concat, stack,
-// unstack.
+// Strided block copies, and the ops that are nothing but such copies: split, concat, pad,
+// crop, stack, unstack.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -82,6 +82,19 @@ void run_concat(const LaunchArgs& args) {
   }
 }
 
+/// Rows of one width to rows of another: the beginning is copied, what is new is zero.
+void run_widths(const LaunchArgs& args) {
+  const int64_t from = row_bytes(args.in[0]), to = row_bytes(args.out[0]), both = std::min(from, to);
+  const int64_t rows = args.out[0].rows(), step = std::max<int64_t>(1, kTaskBytes / to);
+  args.pool.run(ceil_div(rows, step), [&](int64_t task, int) {
+    for (int64_t i = task * step; i < std::min(rows, (task + 1) * step); ++i) {
+      std::byte* row = args.out[0].as<std::byte>() + i * to;
+      std::memcpy(row, args.in[0].as<const std::byte>() + i * from, both);
+      std::memset(row + both, 0, to - both);
+    }
+  });
+}
+
 /// Moves between a whole tensor and its blocks of dim `dim` stacked in front.
 void move_stacked(const LaunchArgs& args, const Tensor& whole, const Tensor& stacked,
                   bool to_stack) {
@@ -108,6 +121,8 @@ void run_unstack(const LaunchArgs& args) { move_stacked(args, args.out[0], args.
 constexpr Kernel kRows[] = {
     {"split", "split.copy", &same_dtypes, nullptr, &run_split},
     {"concat", "concat.copy", &same_dtypes, nullptr, &run_concat},
+    {"pad", "pad.copy", &same_dtypes, nullptr, &run_widths},
+    {"crop", "crop.copy", &same_dtypes, nullptr, &run_widths},
     {"stack", "stack.copy", &same_dtypes, nullptr, &run_stack},
     {"unstack", "unstack.copy", &same_dtypes, nullptr, &run_unstack},
 };
