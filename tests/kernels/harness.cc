@@ -83,6 +83,11 @@ Case& Case::result_of(const Case& other, size_t output, DType dtype) {
   return *this;
 }
 
+Case& Case::operand_of(const Case& other, size_t index) {
+  operands_.push_back(other.operands_[index]);
+  return *this;
+}
+
 std::vector<Type> Case::in_types() const {
   std::vector<Type> types;
   for (const Operand& o : operands_) types.push_back(o.type);

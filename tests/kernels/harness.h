@@ -37,6 +37,8 @@ class Case {
   Case& floats(Shape shape, std::vector<float> values);
   /// Appends output `output` of the reference of `other` as an operand of dtype `dtype`.
   Case& result_of(const Case& other, size_t output, DType dtype);
+  /// Appends operand `index` of `other`.
+  Case& operand_of(const Case& other, size_t index);
   /// Actual rows of ragged outputs.
   Case& rows(int64_t rows) {
     rows_ = rows;
@@ -54,6 +56,7 @@ class Case {
   /// alone.
   void check(const std::vector<Bound>& bounds) const;
 
+  const Attrs& attrs() const { return attrs_; }
   /// Outputs of the kernel, in double.
   std::vector<std::vector<double>> kernel_values(int threads) const;
   /// Outputs of the reference, in double.

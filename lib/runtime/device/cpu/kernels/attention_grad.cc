@@ -121,6 +121,13 @@ KeyRange score_tiles(const Backward& f, const Buffers& w, const RowsOperand& q,
                        f.lse[(s0 + i + r) * d.h], delta[i + r],
                        dot ? bf16_row(w.p, i + r, cols) : nullptr,
                        dot ? bf16_row(w.ds, i + r, cols) : nullptr);
+      // The only key of a query has probability one whatever its score: no rounding noise for it.
+      if (visible.end - visible.begin == 1 && begin < end) {
+        if (dot)
+          bf16_row(w.ds, i + r, cols)[begin] = 0;
+        else
+          ds[r * cols + begin] = 0;
+      }
     }
   }
   return seen;
