@@ -1,4 +1,6 @@
-// golden_check: runs golden cases through the real compiler, runtime and optimizer and compares everything.
+// golden_check: runs golden cases through the real compiler, runtime and optimizer and compares
+// everything.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -117,6 +119,9 @@ class Run {
     if (arguments_.bf16) sets.push_back("compute.precision=bf16");
     sets.insert(sets.end(), arguments_.sets.begin(), arguments_.sets.end());
     Config config = config_from_hf(case_.folder() + "/config.json", sets);
+    // Cases may be longer than the length they declare: nothing computed depends on it.
+    config.model.max_position_embeddings =
+        std::max(config.model.max_position_embeddings, config.data.sequence_length);
     resolve(config, fabric_.size());
     validate(config, fabric_.size());
     return config;
@@ -142,7 +147,8 @@ class Run {
   void collect(const Session& session, const std::string& name, const std::string& as,
                int64_t keep) {
     const std::vector<float> whole = session.output(name);
-    const int64_t s = case_.settings().sequence, line = static_cast<int64_t>(whole.size()) / (session.micro_batch() * s);
+    const int64_t s = case_.settings().sequence,
+                  line = static_cast<int64_t>(whole.size()) / (session.micro_batch() * s);
     std::vector<float>& out = collected_[as];
     for (int64_t b = 0; b < session.micro_batch(); ++b) {
       const float* from = whole.data() + b * s * line;
@@ -236,7 +242,7 @@ class Run {
       if (name.ends_with("topk_idx")) {
         report_.exact("routing (wrong choices)", name, values, case_.values(name));
       } else {
-        const std::string kind = name.starts_with("logits") ? "logits"
+        const std::string kind = name.starts_with("logits")  ? "logits"
                                  : name.starts_with("route") ? "topk_weight"
                                                              : "hidden, mtp";
         report_.relative(kind, name, values, case_.values(name), 1e-4);
@@ -409,7 +415,6 @@ int main(int argc, char** argv) {
   FabricOptions options;
   options.log_level = Severity::kWarning;
   options.ranks_per_node = golden::node_size(argc, argv);
-  return run_on_fabric(options, [&](Fabric& fabric) {
-    return golden::run_all(golden::parse(argc, argv), fabric);
-  });
+  return run_on_fabric(
+      options, [&](Fabric& fabric) { return golden::run_all(golden::parse(argc, argv), fabric); });
 }

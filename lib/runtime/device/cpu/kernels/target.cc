@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/error.h"
+#include "base/text.h"
 #include "runtime/device/cpu/kernels/micro.h"
 
 // The order of these matters to Highway.
@@ -52,10 +54,16 @@ void choose(Target target) {
 Target first_choice() {
   const std::vector<Target> all = available_targets();
   Target target = all.back();
-  if (const char* name = std::getenv("MOETRAIN_CPU_TARGET")) {
-    for (Target t : all) {
-      if (std::strcmp(name, name_of(t)) == 0) target = t;
+  if (const char* name = std::getenv("MOETRAIN_CPU_TARGET"); name && *name) {
+    const auto named = std::find_if(all.begin(), all.end(),
+                                    [&](Target t) { return std::strcmp(name, name_of(t)) == 0; });
+    if (named == all.end()) {
+      std::string known;
+      for (Target t : all) known += cat(known.empty() ? "" : ", ", name_of(t));
+      throw UserError(cat("MOETRAIN_CPU_TARGET=", name,
+                          ": this build or CPU has no such kernels; it has ", known));
     }
+    target = *named;
   }
   choose(target);
   return target;
