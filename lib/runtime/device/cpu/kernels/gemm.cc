@@ -60,6 +60,34 @@ size_t strip_words(bool strip) {
 }
 size_t words_per_worker(bool strip) { return panel_words() + a_words() + strip_words(strip); }
 
+/// Asks for the cache lines of an operand a few at a time, while tiles of the one before it run: packing
+/// them later then waits for no memory.
+class Ahead {
+ public:
+  /// `rows` rows of `bytes` bytes, `pitch` bytes apart, over about `turns` turns.
+  void begin(const void* from, int64_t pitch, int64_t rows, int64_t bytes, int64_t turns) {
+    row_ = reinterpret_cast<uintptr_t>(from), pitch_ = pitch, rows_ = rows, bytes_ = bytes;
+    at_ = row_ & ~uintptr_t{63};
+    const int64_t lines = rows * (ceil_div(bytes, 64) + 1);
+    // Many at once would only wait for one another: where turns are few, asking does not pay.
+    per_turn_ = lines > kMostLines * turns ? 0 : ceil_div(lines, std::max<int64_t>(1, turns));
+  }
+  void turn() {
+    for (int64_t i = 0; i < per_turn_ && rows_ > 0; ++i) {
+      __builtin_prefetch(reinterpret_cast<const void*>(at_), 0, 2);
+      at_ += 64;
+      if (at_ < row_ + bytes_) continue;
+      row_ += pitch_, --rows_;
+      at_ = row_ & ~uintptr_t{63};
+    }
+  }
+
+ private:
+  static constexpr int64_t kMostLines = 400;
+  uintptr_t row_ = 0, at_ = 0;
+  int64_t pitch_ = 0, rows_ = 0, bytes_ = 0, per_turn_ = 0;
+};
+
 /// The buffers of one worker.
 struct Scratch {
   float* panels;
@@ -110,9 +138,36 @@ void pack_a(const Form& f, const Gemm& g, int64_t i0, int64_t rows, int64_t p0, 
   }
 }
 
-/// Rows [m0, m1) and columns [n0, n1) of one product.
-void run_task(const Form& f, const Gemm& g, int64_t m0, int64_t m1, int64_t n0, int64_t n1,
-              const Scratch& scratch) {
+/// One task: rows [m0, m1) and columns [n0, n1) of a product.
+struct Task {
+  Gemm g;
+  int64_t m0, m1, n0, n1;
+};
+
+/// Announces what pack will read of B for words from p0 on.
+void announce_b(const Form& f, const Task& t, int64_t p0, int64_t turns, Ahead& ahead) {
+  const int64_t size = static_cast<int64_t>(size_of(f.operands));
+  const int64_t k = std::min(f.block * f.set->pair, t.g.k - p0), n = t.n1 - t.n0;
+  if (t.g.b_transposed)
+    ahead.begin(element(t.g.b, f.operands, t.n0 * t.g.ldb + p0), t.g.ldb * size, n, k * size, turns);
+  else
+    ahead.begin(element(t.g.b, f.operands, p0 * t.g.ldb + t.n0), t.g.ldb * size, k, n * size, turns);
+}
+
+/// Announces what pack_a will read of A from row i and word p0 on.
+void announce_a(const Form& f, const Task& t, int64_t i, int64_t p0, int64_t turns, Ahead& ahead) {
+  if (t.g.a_cs == 1) return;
+  const int64_t size = static_cast<int64_t>(size_of(f.operands));
+  const int64_t k = std::min(f.block * f.set->pair, t.g.k - p0);
+  ahead.begin(element(t.g.a, f.operands, p0 * t.g.a_cs + i), t.g.a_cs * size, k,
+              std::min(kPackRows, t.m1 - i) * size, turns);
+}
+
+/// Runs one task; `next` is the one this worker probably gets then, or null.
+void run_task(const Form& f, const Task& task, const Task* next, const Scratch& scratch) {
+  const Gemm& g = task.g;
+  const int64_t m0 = task.m0, m1 = task.m1, n0 = task.n0, n1 = task.n1;
+  Ahead ahead_a, ahead_b;
   const MicroSet& set = *f.set;
   const int64_t width = set.tile_cols(), lanes = set.lanes, pair = set.pair;
   float edge[kTileRows * kMaxTileCols];
@@ -135,6 +190,11 @@ void run_task(const Form& f, const Gemm& g, int64_t m0, int64_t m1, int64_t n0, 
         set.pack.rows(element(g.b, f.operands, p0 * g.ldb + j), g.ldb, k, cols, pad, panel, width);
       }
     }
+    const int64_t panels = ceil_div(n1 - n0, width);
+    if (!last || next) {
+      announce_b(f, last ? *next : task, last ? 0 : p0 + k, panels * ceil_div(m1 - m0, kTileRows),
+                 ahead_b);
+    }
     for (int64_t i = m0; i < m1; i += kTileRows) {
       const int64_t rows = std::min<int64_t>(kTileRows, m1 - i);
       const void* a = scratch.a + (i - m0) % kPackRows / kTileRows * pitch;
@@ -142,8 +202,16 @@ void run_task(const Form& f, const Gemm& g, int64_t m0, int64_t m1, int64_t n0, 
         a = element(g.a, f.operands, i * g.a_rs + p0);
       } else if ((i - m0) % kPackRows == 0) {
         pack_a(f, g, i, std::min(kPackRows, m1 - i), p0, k, scratch.a, rs, cs);
+        const int64_t turns = panels * (kPackRows / kTileRows);
+        if (i + kPackRows < m1)
+          announce_a(f, task, i + kPackRows, p0, turns, ahead_a);
+        else if (!last)
+          announce_a(f, task, m0, p0 + k, turns, ahead_a);
+        else if (next)
+          announce_a(f, *next, next->m0, 0, turns, ahead_a);
       }
       for (int64_t j = n0; j < n1; j += width) {
+        ahead_a.turn(), ahead_b.turn();
         const int64_t cols = std::min(width, n1 - j);
         const int64_t vectors = ceil_div(cols, lanes);
         const float* panel = scratch.panels + (j - n0) * f.block;
@@ -254,21 +322,26 @@ void run_gemm(const GemmBatch& batch, DType operands, DType c_type, std::byte* w
     else
       tasks += cut.tasks(g);
   }
-  pool.run(tasks, [&](int64_t task, int worker) {
+  auto task_at = [&](int64_t number) {
     int64_t index = 0;
     Gemm g = batch.part(batch.context, 0);
     for (;;) {
       const int64_t own = g.k == 0 ? 0 : cut.tasks(g);
-      if (task < own) break;
-      task -= own;
+      if (number < own) break;
+      number -= own;
       g = batch.part(batch.context, ++index);
     }
+    const int64_t n0 = number % cut.groups * cut.panel_cols;
+    const int64_t m0 = number / cut.groups * cut.chunk_rows;
+    return Task{g, m0, std::min(g.m, m0 + cut.chunk_rows), n0, std::min(g.n, n0 + cut.panel_cols)};
+  };
+  pool.run(tasks, [&](int64_t number, int worker) {
     float* base = reinterpret_cast<float*>(aligned) + worker * words;
     const Scratch scratch{base, base + panel_words(), base + panel_words() + a_words()};
-    const int64_t n0 = task % cut.groups * cut.panel_cols;
-    const int64_t m0 = task / cut.groups * cut.chunk_rows;
-    run_task(form, g, m0, std::min(g.m, m0 + cut.chunk_rows), n0,
-             std::min(g.n, n0 + cut.panel_cols), scratch);
+    const Task task = task_at(number);
+    const bool more = number + pool.size() < tasks;
+    const Task next = more ? task_at(number + pool.size()) : task;
+    run_task(form, task, more ? &next : nullptr, scratch);
   });
 }
 
