@@ -37,6 +37,8 @@ std::string dispatch(const BenchCommand& c, Fabric& fabric, const Machine& machi
   options.top_k = c.top_k;
   options.dtype = c.precision == "fp32" ? DType::kF32 : DType::kBF16;
   options.links = machine.links();
+  options.transport = transport_named(c.transport);
+  options.routing = c.routing;
   return bench_dispatch(fabric, options);
 }
 

@@ -294,6 +294,10 @@ class CommandLine {
         ->check(CLI::PositiveNumber);
     sub->add_option("--precision", bench_.precision, "dispatch: of a row")
         ->check(CLI::IsMember({"bf16", "fp32"}));
+    sub->add_option("--transport", bench_.transport, "dispatch: only this one")
+        ->check(CLI::IsMember({"alltoall", "alltoall_once", "allgather", "dedup"}));
+    sub->add_option("--routing", bench_.routing, "dispatch: only this one")
+        ->check(CLI::IsMember({"even", "uniform", "skewed", "first"}));
     config(sub, bench_.source, false);
     sub->add_option("--steps", bench_.steps, "step: timed steps of each variant [steps]")
         ->check(CLI::PositiveNumber);

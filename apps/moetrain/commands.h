@@ -94,7 +94,7 @@ struct BenchCommand {
   // collectives, dispatch
   int repeats = 15;
   int64_t tokens = 1024, hidden = 512, experts = 16, top_k = 4;
-  std::string precision = "bf16";
+  std::string precision = "bf16", transport, routing;
   // step
   ConfigSource source;
   int steps = 7;

@@ -12,6 +12,7 @@
 #include "compile/strategy/strategies.h"
 #include "ops/basic.h"
 #include "ops/experts.h"
+#include "ops/update.h"
 #include "runtime/executor.h"
 #include "train/bench_tools.h"
 
@@ -19,7 +20,8 @@ namespace moetrain {
 
 namespace {
 
-constexpr const char* kRoutings[] = {"even", "skewed", "first"};
+constexpr const char* kRoutings[] = {"even", "uniform", "skewed", "first"};
+enum Routing { kEven, kUniform, kSkewed, kFirst, kRoutingCount };
 
 class DispatchBench {
  public:
@@ -46,7 +48,9 @@ class DispatchBench {
   }
 
   std::string run() {
-    for (Transport transport : kTransports) time(transport);
+    for (Transport transport : kTransports) {
+      if (!o_.transport || *o_.transport == transport) time(transport);
+    }
     return text_;
   }
 
@@ -60,18 +64,30 @@ class DispatchBench {
     const auto rows = ops::dispatch(graph_, x, idx, o_.experts, "moe.dispatch");
     const Value y =
         ops::combine(graph_, rows.rows, rows.plan, weight, idx, o_.dtype, "moe.combine");
-    graph_.mark_output("y", y);
+    // Kept where it is: an output of the graph would be gathered on every rank.
+    const Value kept = ops::state(graph_, "bench.y", o_.dtype, {b, s, o_.hidden});
+    graph_.add(ops::kAssign, {kept, y}, {}, "bench.keep");
   }
 
   /// Expert of a token's slot; different for different slots of one token. Even: anywhere, a token's
-  /// choices far apart. Skewed: neighbours, half of the tokens on the first eighth. First: all on the
-  /// first top-k experts, so on as few ranks as can be.
+  /// choices far apart. Uniform: any set of top-k experts. Skewed: neighbours, half of the tokens on
+  /// the first eighth. First: all on the first top-k experts, so on as few ranks as can be.
   int32_t chosen(int routing, int64_t token, int64_t slot) const {
     const int64_t e = o_.experts, k = o_.top_k;
-    if (routing == 2) return static_cast<int32_t>(slot);
-    const double u = CounterRandom(11, "bench dispatch").uniform(token);
-    const auto first = static_cast<int64_t>((routing == 1 ? u * u * u : u) * static_cast<double>(e));
-    return static_cast<int32_t>((first + slot * (routing == 1 ? 1 : e / k)) % e);
+    const CounterRandom random(11, "bench dispatch");
+    if (routing == kFirst) return static_cast<int32_t>(slot);
+    if (routing == kUniform) {
+      std::vector<int64_t> set;
+      for (int64_t i = 0; static_cast<int64_t>(set.size()) <= slot; ++i) {
+        const auto expert = static_cast<int64_t>(random.bits(token * (1 << 20) + i) % e);
+        if (std::find(set.begin(), set.end(), expert) == set.end()) set.push_back(expert);
+      }
+      return static_cast<int32_t>(set.back());
+    }
+    const double u = random.uniform(token);
+    const bool skewed = routing == kSkewed;
+    const auto first = static_cast<int64_t>((skewed ? u * u * u : u) * static_cast<double>(e));
+    return static_cast<int32_t>((first + slot * (skewed ? 1 : e / k)) % e);
   }
 
   float value(int64_t token, int64_t d) const {
@@ -97,8 +113,8 @@ class DispatchBench {
 
   void verify(const Plan& plan, const Executor& executor, const char* transport,
               const char* routing) const {
-    for (const Port& port : plan.outputs) {
-      if (port.name != "y") continue;
+    for (const Port& port : plan.states) {
+      if (port.name != "bench.y") continue;
       std::vector<std::byte> bytes(numel(port.extent) * size_of(port.global.dtype));
       executor.read(port, bytes.data(), bytes.size());
       const Tensor t{bytes.data(), port.global.dtype, port.extent};
@@ -138,7 +154,8 @@ class DispatchBench {
          [&](const Tensor& t, int64_t i, int64_t, int64_t) {
             set_element(t, i, 1.0 / static_cast<double>(o_.top_k));
          });
-    for (int routing = 0; routing < 3; ++routing) {
+    for (int routing = 0; routing < kRoutingCount; ++routing) {
+      if (!o_.routing.empty() && o_.routing != kRoutings[routing]) continue;
       feed(compiled.plan, executor, "bench.idx",
            [&](const Tensor& t, int64_t i, int64_t token, int64_t slot) {
              reinterpret_cast<int32_t*>(t.data)[i] = chosen(routing, token, slot);

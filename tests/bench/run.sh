@@ -39,6 +39,10 @@ test_dispatch() {
   expect 0 "${launch[@]}" -n 4 "$moetrain" bench dispatch --ranks-per-node 2 --repeats 1 --tokens 32 \
     --hidden 16 --experts 8 --top-k 2 --precision fp32
   for transport in "alltoall " alltoall_once allgather dedup; do says "$transport"; done
+  for routing in even uniform skewed first; do says " $routing "; done
+  expect 0 "${launch[@]}" -n 4 "$moetrain" bench dispatch --ranks-per-node 2 --repeats 1 --tokens 32 \
+    --hidden 16 --experts 8 --top-k 2 --transport dedup --routing uniform
+  check "one line when one is named" test "$(grep -c 'even\|uniform\|skewed\|first' <<< "$result")" -eq 1
   expect 2 "${launch[@]}" -n 2 "$moetrain" bench dispatch --experts 7
   says "7 experts"
 }
