@@ -75,7 +75,8 @@ Fields describe(ComputeConfig& c) {
           "pad values with zeros to the width of keys before attention, as kernels with one head "
           "width need; only for comparison"),
       row("threads", &c.threads, "compute threads per rank; auto: the cores a rank may use")
-          .at_least(1),
+          .at_least(1)
+          .at_most(1024),
       row("machine", &c.machine,
           "file with speeds and links for the planner, written by bench; relative to this file"),
       row("memory_limit", &c.memory_limit,

@@ -171,6 +171,14 @@ void unify_rope(YamlNode& document) {
   keep_known(*scaling, describe(scratch));
 }
 
+/// "n_shared_experts": null is how such a file says that there are none.
+void unify_shared_experts(YamlNode& document) {
+  YamlNode* shared = document.find("n_shared_experts");
+  if (shared == nullptr || shared->kind != YamlNode::kNull) return;
+  shared->kind = YamlNode::kScalar;
+  shared->scalar = "0";
+}
+
 }  // namespace
 
 YamlNode read_hf_config(const std::string& path, std::vector<Diagnostic>& faults) {
@@ -192,6 +200,7 @@ YamlNode read_hf_config(const std::string& path, std::vector<Diagnostic>& faults
     return {};
   }
   unify_rope(document);
+  unify_shared_experts(document);
   rename(document, "dtype", "torch_dtype");
   ModelConfig scratch;
   keep_known(document, describe(scratch));

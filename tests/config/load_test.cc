@@ -153,6 +153,14 @@ TEST(Load, HfConfigInlineWins) {
             std::string::npos);
 }
 
+TEST(Load, HfNullSharedExpertsAreNone) {
+  const auto path = std::filesystem::path(::testing::TempDir()) / "no_shared.json";
+  std::ofstream(path) << "{\"n_shared_experts\": null}";
+  const Config c = parse_config(bent("model:", "model:\n  hf_config: no_shared.json"), "t.yaml",
+                                ::testing::TempDir());
+  EXPECT_EQ(c.model.n_shared_experts, 0);
+}
+
 TEST(Load, HfPublishedModel) {
   const ModelConfig m = load_hf_model(MOETRAIN_TEST_DATA "/config/deepseek_v3.json");
   EXPECT_EQ(m.n_routed_experts, 256);

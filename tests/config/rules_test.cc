@@ -205,6 +205,7 @@ TEST(Rules, OutOfRangeIsRefusedAtLoading) {
   for (const char* set : {"model.num_experts_per_tok=0", "model.n_group=-1", "parallel.tensor=-2",
                           "train.micro_batch_size=0"})
     EXPECT_TRUE(contains(faults_of(kSample, {set}), "must be at least 1")) << set;
+  EXPECT_TRUE(contains(faults_of(kSample, {"compute.threads=100000"}), "at most 1024"));
 }
 
 TEST(Rules, AutoValues) {

@@ -1,11 +1,15 @@
 // The thread pool: every task once, exceptions, many short loops, more workers than cores.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <numeric>
 #include <stdexcept>
 #include <vector>
 
+#include "base/error.h"
 #include "runtime/device/cpu/threads.h"
 
 namespace moetrain {
@@ -34,6 +38,21 @@ TEST(ThreadPool, ManyShortLoops) {
     pool.run(5, [&](int64_t i, int) { sum.fetch_add(i, std::memory_order_relaxed); });
   }
   EXPECT_EQ(sum.load(), 2000 * 10);
+}
+
+TEST(ThreadPool, SaysWhenTheSystemGivesNoMoreThreads) {
+  const auto starve = [] {
+    const rlimit limit{size_t{1} << 30, size_t{1} << 30};
+    setrlimit(RLIMIT_AS, &limit);  // each thread reserves a stack
+    try {
+      ThreadPool pool(20000);
+    } catch (const UserError& e) {
+      std::fputs(e.what(), stderr);
+      std::_Exit(7);
+    }
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(starve(), ::testing::ExitedWithCode(7), "20000 threads cannot be started");
 }
 
 TEST(ThreadPool, RangesCoverAllItems) {

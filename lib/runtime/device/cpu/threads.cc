@@ -1,7 +1,10 @@
 // The fork-join pool: a round counter wakes the workers, one packed counter hands out tasks.
 #include "runtime/device/cpu/threads.h"
 
+#include <system_error>
+
 #include "base/error.h"
+#include "base/text.h"
 
 namespace moetrain {
 namespace {
@@ -21,17 +24,28 @@ inline void pause() {
 
 ThreadPool::ThreadPool(int threads) : size_(threads < 1 ? 1 : threads) {
   threads_.reserve(size_ - 1);
-  for (int worker = 1; worker < size_; ++worker) {
-    threads_.emplace_back([this, worker] { loop(worker); });
+  try {
+    for (int worker = 1; worker < size_; ++worker) {
+      threads_.emplace_back([this, worker] { loop(worker); });
+    }
+  } catch (const std::system_error& e) {
+    const size_t started = threads_.size() + 1;
+    stop();
+    throw UserError(cat("compute.threads: ", size_, " threads cannot be started, only ", started,
+                        " (", e.code().message(), "); ask for fewer"),
+                    kExitFailure);
   }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
   if (threads_.empty()) return;
   stop_.store(true);
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();
   for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
 }
 
 void ThreadPool::work(int worker) {

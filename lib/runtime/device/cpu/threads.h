@@ -56,6 +56,7 @@ class ThreadPool {
   using Call = void (*)(void* context, int64_t task, int worker);
 
   void run_shared(int64_t tasks, Call call, void* context);
+  void stop();
   void work(int worker);
   void loop(int worker);
 
