@@ -32,14 +32,17 @@ Case::Case(const std::string& folder) : folder_(folder) {
   try {
     const auto j = nlohmann::json::parse(in);
     CaseSettings& s = settings_;
-    s.name = j.value("name", std::filesystem::path(folder + "/.").parent_path().filename().string());
+    s.name =
+        j.value("name", std::filesystem::path(folder + "/.").parent_path().filename().string());
     s.steps = j.at("num_steps");
     s.batch = j.at("batch");
     s.sequence = j.at("seq");
-    s.mtp_lambda = j.at("mtp_lambda");
-    s.balance_alpha = j.at("balance_alpha");
-    s.bias_speed = j.at("bias_update_speed");
-    if (!j.at("adamw").is_null()) {
+    const auto given = [&](const char* key) { return j.contains(key) && !j[key].is_null(); };
+    const auto or_zero = [&](const char* key) { return given(key) ? j[key].get<double>() : 0.0; };
+    s.mtp_lambda = or_zero("mtp_lambda");
+    s.balance_alpha = or_zero("balance_alpha");
+    s.bias_speed = or_zero("bias_update_speed");
+    if (given("adamw")) {
       const auto& a = j.at("adamw");
       s.adamw = true;
       s.lr = a.at("lr");
