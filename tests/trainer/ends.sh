@@ -56,6 +56,24 @@ test_signals() {
   done
 }
 
+# A launcher that dies leaves its ranks about a second: they save what they have and end.
+test_dead_launcher() {
+  corpus
+  train orphans 2 $long > orphans.log 2>&1 &
+  wait_for "step 1/" orphans.log
+  sleep 0.3
+  kill -KILL "$(pgrep -f "^mpirun .*run.output_dir=orphans ")"
+  wait $! 2> /dev/null
+  for _ in $(seq 1 100); do
+    [ -z "$(ranks_of orphans)" ] && break
+    sleep 0.05
+  done
+  check "no process is left" test -z "$(ranks_of orphans)"
+  check "the last step was saved" \
+    test "$(newest orphans)" = "$(printf 'step_%08d' "$(wc -l < orphans/metrics.jsonl)")"
+  expect 0 "$moetrain" checkpoint verify orphans
+}
+
 # Signals before the first step and during saves; a second one leaves at once.
 test_early_and_second_signal() {
   corpus

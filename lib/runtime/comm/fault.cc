@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -96,8 +97,9 @@ void on_exit_early(int status, void*) {
 
 /// Only async-signal-safe calls (backtrace is warmed up beforehand).
 void on_deadly_signal(int number) {
-  const char* name = number == SIGSEGV  ? "SIGSEGV (invalid memory access)\n"
-                     : number == SIGBUS ? "SIGBUS (memory could not be provided; is /dev/shm full?)\n"
+  const char* name = number == SIGSEGV ? "SIGSEGV (invalid memory access)\n"
+                     : number == SIGBUS
+                         ? "SIGBUS (memory could not be provided; is /dev/shm full?)\n"
                      : number == SIGFPE ? "SIGFPE\n"
                      : number == SIGILL ? "SIGILL (does this processor fit the build?)\n"
                                         : "SIGABRT\n";
@@ -165,8 +167,8 @@ FaultGuard::FaultGuard(int rank, int ranks, Abort abort) {
     MT_CHECK(active_abort == nullptr, "two fault guards in one process");
     active_abort = new Abort(std::move(abort));
   }
-  const std::string note = cat("moetrain: rank ", rank, " of ", ranks, " (host ",
-                               comm::host_name(), ", process ", getpid(), ") was killed by ");
+  const std::string note = cat("moetrain: rank ", rank, " of ", ranks, " (host ", comm::host_name(),
+                               ", process ", getpid(), ") was killed by ");
   death_note_size = std::min(note.size(), sizeof death_note);
   memcpy(death_note, note.data(), death_note_size);
   void* warm_up[1];
@@ -186,6 +188,8 @@ FaultGuard::~FaultGuard() {
 void catch_stop_signals() {
   for (int number : {SIGTERM, SIGINT, SIGUSR1}) set_handler(number, on_stop_signal);
 }
+
+void stop_when_launcher_dies() { prctl(PR_SET_PDEATHSIG, SIGUSR1); }
 
 int stop_requested() { return stop_signal.load(); }
 

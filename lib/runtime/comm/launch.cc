@@ -1,4 +1,5 @@
-// Launchers are recognised by the environment they set; everything that can go wrong ends in one message.
+// Launchers are recognised by the environment they set; everything that can go wrong ends in one
+// message.
 #include "runtime/comm/launch.h"
 
 #include <malloc.h>
@@ -16,8 +17,8 @@ namespace {
 /// The closest launcher's number of ranks, 0 if none speaks.
 int launcher_ranks(const char*& variable) {
   // mpirun inside a Slurm allocation sets its own, which counts; the allocation may be larger.
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
-                           "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"}) {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS",
+                           "SLURM_NTASKS", "SLURM_NPROCS"}) {
     const char* value = std::getenv(name);
     const int ranks = value ? std::atoi(value) : 0;
     if (ranks > 0) {
@@ -59,7 +60,8 @@ void check_launcher(int world_size) {
                       "), but MPI's world has ", world_size,
                       ": each process would train on its own. Start with mpirun, or with srun "
                       "--mpi=pmix (srun --mpi=list shows what this Slurm offers); for one rank on "
-                      "purpose use mpirun -n 1 or unset ", variable));
+                      "purpose use mpirun -n 1 or unset ",
+                      variable));
 }
 
 void tune_allocator() {
@@ -72,6 +74,7 @@ void tune_allocator() {
 int run_job(const MpiOptions& options, const std::function<int(Fabric&)>& body) {
   tune_allocator();
   catch_stop_signals();
+  if (launched_under_mpi()) stop_when_launcher_dies();
   std::unique_ptr<Fabric> fabric;
   std::exception_ptr failure;
   try {
