@@ -60,9 +60,38 @@ Mesh first_stage(Mesh mesh) {
   return mesh;
 }
 
+int stage_of(const CompileRequest& request) {
+  return request.mesh.first_rank / request.mesh.size();
+}
+
+/// Without stages a forward pass of the timetable is the whole step, unless pairs of micro-batches overlap.
+bool whole_steps(const CompileRequest& request) {
+  return request.stages.count == 1 && request.order != PipelineOrder::kFused1F1B;
+}
+
+LowerOptions lower_options(const CompileRequest& request) {
+  LowerOptions options;
+  options.world = request.world;
+  options.stages = request.stages;
+  options.split_weights = request.order == PipelineOrder::kDualPipeV;
+  options.whole_steps = whole_steps(request);
+  options.links = request.links;
+  options.overlap = request.overlap;
+  for (int count : request.micro_batches) {
+    if (!request.overlap.on || request.world == 1) break;
+    const Timetable t = make_timetable(request.order, request.stages, count);
+    for (auto& parts : merged_segments(t.of_stage.at(stage_of(request)), options.whole_steps,
+                                       options.split_weights)) {
+      auto& merged = options.merged;
+      if (std::find(merged.begin(), merged.end(), parts) == merged.end()) merged.push_back(parts);
+    }
+  }
+  return options;
+}
+
 /// Frames and rows for the fullest step.
 void schedule(const CompileRequest& request, Plan& plan) {
-  const int stage = request.mesh.first_rank / request.mesh.size();
+  const int stage = stage_of(request);
   int64_t rows = 0, worst = 0;
   for (int count : request.micro_batches) {
     const Timetable t = make_timetable(request.order, request.stages, count);
@@ -130,8 +159,7 @@ Compiled compile(const Graph& graph, const CompileRequest& request) {
   }
 
   out.plan = pass("lower", [&] {
-    return lower(out.local, request.mesh, request.rank,
-                 {request.world, request.stages, request.order == PipelineOrder::kDualPipeV});
+    return lower(out.local, request.mesh, request.rank, lower_options(request));
   });
   pass.nodes(out.plan.slots.size());
 

@@ -9,6 +9,7 @@
 #include "compile/recompute.h"
 #include "compile/schedule/timetable.h"
 #include "compile/shard/propagate.h"
+#include "compile/tape.h"
 #include "plan/plan.h"
 
 namespace moetrain {
@@ -25,6 +26,7 @@ struct CompileRequest {
   Stages stages;                       ///< of the pipeline; `mesh` is that of `rank`'s stage
   PipelineOrder order = PipelineOrder::k1F1B;
   std::vector<int> micro_batches{1};   ///< every count a step can have
+  OverlapOptions overlap;             ///< transfers beside computation
   std::optional<Transport> dispatch;  ///< of token rows; none: the cheapest for each dispatch
 };
 

@@ -17,7 +17,7 @@ namespace moetrain {
 
 namespace {
 
-/// Builds the plan in four walks: slots, instructions with rows allocated and freed, life times, ports.
+/// Builds the plan in four walks: slots, work of the segments, tapes with memory, ports.
 class Lowering {
  public:
   Lowering(const LocalGraph& local, const Mesh& mesh, int rank, const LowerOptions& options)
@@ -28,20 +28,31 @@ class Lowering {
 
   Plan run() {
     make_slots();
-    const auto segments = cut_segments(graph_, options_.stages, options_.split_weights);
-    find_last_uses(segments);
-    for (const SegmentNodes& segment : segments) emit(segment);
-    order_groups();
-    place_memory(plan_);
+    const bool whole = options_.stages.count == 1 && options_.whole_steps;
+    std::vector<SegmentWork> segments;
+    for (const SegmentNodes& s : cut_segments(graph_, options_.stages, options_.split_weights, whole)) {
+      segments.push_back(work_of(s));
+    }
+    order_groups(segments);
+    const TapeWriter tapes(plan_, options_.links, options_.overlap, segments);
+    for (const SegmentWork& segment : segments) tapes.write(segment);
+    place_frames(plan_);
+    for (const std::vector<std::string>& names : options_.merged) {
+      std::vector<int> parts;
+      for (const std::string& name : names) {
+        for (size_t i = 0; i < segments.size(); ++i) {
+          if (segments[i].name == name) parts.push_back(static_cast<int>(i));
+        }
+      }
+      if (parts.size() == names.size()) tapes.write_merged(parts);
+    }
+    merge_frames(plan_);
+    place_arena(plan_);
     make_ports();
     return std::move(plan_);
   }
 
  private:
-  int root(int slot) const {
-    while (plan_.slots[slot].alias >= 0) slot = plan_.slots[slot].alias;
-    return slot;
-  }
   int slot_of(Value v) const { return slots_.at(v); }
 
   static bool leaf(const Node& node) {
@@ -105,7 +116,7 @@ class Lowering {
           slot.home = Home::kHost;
         } else if (shares >= 0) {
           slot.alias = slot_of(node.inputs[shares]);
-          slot.home = plan_.slots[root(slot.alias)].home;
+          slot.home = plan_.slots[root_slot(plan_, slot.alias)].home;
           slot.extent = plan_.slots[slot.alias].extent;
         } else if (slot.type.ragged) {
           slot.home = Home::kRagged;
@@ -118,7 +129,7 @@ class Lowering {
     }
     // What the trainer reads later must survive the segment: its memory leaves the arena.
     for (const auto& [value, name] : outputs) {
-      Slot& slot = plan_.slots[root(slot_of(value))];
+      Slot& slot = plan_.slots[root_slot(plan_, slot_of(value))];
       if (slot.home == Home::kArena) slot.home = Home::kOutput;
     }
   }
@@ -145,70 +156,41 @@ class Lowering {
     return static_cast<int>(plan_.groups.size()) - 1;
   }
 
-  /// Ragged root slot -> the last node that touches it, in the order one micro-batch meets them.
-  void find_last_uses(const std::vector<SegmentNodes>& segments) {
-    for (const SegmentNodes& segment : segments) {
-      for (int n : segment.nodes) {
-        for (Value v : graph_.nodes[n].inputs) last_use_[root(slot_of(v))] = n;
-        for (size_t k = 0; k < graph_.nodes[n].outputs.size(); ++k) {
-          last_use_[root(slot_of({n, static_cast<int>(k)}))] = n;
-        }
-      }
-    }
-  }
-
-  void emit(const SegmentNodes& wanted) {
-    Segment segment;
+  SegmentWork work_of(const SegmentNodes& wanted) {
+    SegmentWork segment;
     segment.name = wanted.name;
     segment.chunk = wanted.chunk;
-    const std::vector<int>& nodes = wanted.nodes;
-    for (int n : nodes) {
+    for (int n : wanted.nodes) {
       const Node& node = graph_.nodes[n];
+      if (only_renames(node)) continue;  // the output slot is an alias: nothing to run
       std::vector<int> in, out;
       for (Value v : node.inputs) in.push_back(slot_of(v));
       for (size_t k = 0; k < node.outputs.size(); ++k) {
         out.push_back(slot_of({n, static_cast<int>(k)}));
-        const Slot& slot = plan_.slots[out.back()];
-        if (slot.home == Home::kRagged && slot.alias < 0) push(segment, Alloc{out.back()}, n);
       }
-      if (only_renames(node)) {
-        // The output slot is an alias: nothing to run.
-      } else if (node.op == &ops::kBind) {
+      Instruction instruction;
+      if (node.op == &ops::kBind) {
         Bind bind{in, {}, out[0]};
         for (size_t k = 0; k < in.size(); ++k) {
           bind.extents.push_back(bound_.at(n) + static_cast<int>(k));
         }
-        push(segment, std::move(bind), n);
+        instruction.what = std::move(bind);
       } else if (ops::is_collective(*node.op) || ops::is_transfer(*node.op)) {
-        push(segment, Collective{node.op, node.attrs, in, out, group_of(node.attrs)}, n);
+        instruction.what = Collective{node.op, node.attrs, in, out, group_of(node.attrs)};
       } else {
-        push(segment, Launch{node.op, node.attrs, in, out}, n);
+        instruction.what = Launch{node.op, node.attrs, in, out};
       }
-      std::vector<int> touched = in;
-      touched.insert(touched.end(), out.begin(), out.end());
-      for (int& s : touched) s = root(s);
-      std::sort(touched.begin(), touched.end());
-      touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
-      for (int s : touched) {
-        if (plan_.slots[s].home == Home::kRagged && last_use_.at(s) == n) push(segment, Free{s}, n);
-      }
+      instruction.node = n;
+      instruction.name = node.name;
+      instruction.tag = node.tag;
+      segment.work.push_back(std::move(instruction));
     }
-    plan_.segments.push_back(std::move(segment));
-  }
-
-  template <class What>
-  void push(Segment& segment, What what, int node) {
-    Instruction instruction;
-    instruction.what = std::move(what);
-    instruction.node = node;
-    instruction.name = graph_.nodes[node].name;
-    instruction.tag = graph_.nodes[node].tag;
-    segment.instructions.push_back(std::move(instruction));
+    return segment;
   }
 
   /// Groups inside the stage first, then the streams between stages by name: any two ranks make the groups
   /// they share in the same order.
-  void order_groups() {
+  void order_groups(std::vector<SegmentWork>& segments) {
     std::vector<int> order(plan_.groups.size());
     std::iota(order.begin(), order.end(), 0);
     auto stream = [&](int g) { return plan_.groups[g].name.starts_with("pp "); };
@@ -223,8 +205,8 @@ class Lowering {
       groups.push_back(std::move(plan_.groups[order[i]]));
     }
     plan_.groups = std::move(groups);
-    for (Segment& segment : plan_.segments) {
-      for (Instruction& instruction : segment.instructions) {
+    for (SegmentWork& segment : segments) {
+      for (Instruction& instruction : segment.work) {
         if (auto* c = std::get_if<Collective>(&instruction.what)) c->group = moved[c->group];
       }
     }
@@ -271,7 +253,6 @@ class Lowering {
   const LowerOptions options_;
   Plan plan_;
   std::map<Value, int> slots_;
-  std::map<int, int> last_use_;
   std::map<int, int> bound_;  // bind node -> its first extent
 };
 

@@ -3,6 +3,7 @@
 
 #include "base/stages.h"
 #include "compile/partition.h"
+#include "compile/tape.h"
 #include "plan/plan.h"
 
 namespace moetrain {
@@ -11,6 +12,11 @@ struct LowerOptions {
   int world = 1;
   Stages stages;
   bool split_weights = false;  ///< the timetable plays weight gradients by themselves
+  bool whole_steps = true;     ///< without stages: forward and backward pass are one segment, "step"
+  LinkModel links;             ///< for predicted durations
+  OverlapOptions overlap;
+  /// Segments to be had merged as well (Segment::parts), by name; those with an absent part are left out.
+  std::vector<std::vector<std::string>> merged;
 };
 
 /// Turns `local` into the plan of `rank`, cut into segments (segments.h). In-place ops share the slot of

@@ -7,31 +7,11 @@
 
 #include "base/error.h"
 #include "compile/lower.h"
+#include "compile/tape.h"
 
 namespace moetrain {
 
 namespace {
-
-int root(const Plan& plan, int slot) {
-  while (plan.slots[slot].alias >= 0) slot = plan.slots[slot].alias;
-  return slot;
-}
-
-void touched_slots(const Plan& plan, const Instruction& instruction, std::vector<int>& slots) {
-  slots.clear();
-  auto add = [&](const std::vector<int>& more) { slots.insert(slots.end(), more.begin(), more.end()); };
-  if (const auto* l = std::get_if<Launch>(&instruction.what)) {
-    add(l->in);
-    add(l->out);
-  } else if (const auto* c = std::get_if<Collective>(&instruction.what)) {
-    add(c->in);
-    add(c->out);
-  } else if (const auto* b = std::get_if<Bind>(&instruction.what)) {
-    add(b->counts);
-    slots.push_back(b->host);
-  }
-  for (int& s : slots) s = root(plan, s);
-}
 
 /// Per root slot the segments that touch it.
 std::map<int, std::set<int>> touching_segments(const Plan& plan) {
@@ -59,6 +39,8 @@ bool belongs_to_frames(const Slot& slot, size_t segments, bool in_update) {
   return false;
 }
 
+}  // namespace
+
 void place_frames(Plan& plan) {
   int chunks = 1;
   for (const Segment& s : plan.segments) chunks = std::max(chunks, s.chunk + 1);
@@ -85,7 +67,7 @@ void place_frames(Plan& plan) {
   }
   for (Slot& s : plan.slots) {
     if (s.alias < 0) continue;
-    const Slot& of = plan.slots[root(plan, static_cast<int>(&s - plan.slots.data()))];
+    const Slot& of = plan.slots[root_slot(plan, static_cast<int>(&s - plan.slots.data()))];
     s.frame = of.frame;
     s.home = of.home;
   }
@@ -108,7 +90,7 @@ void place_arena(Plan& plan) {
   std::vector<Interval> intervals;
   std::vector<int> owner, slots;
   std::map<int, size_t> open;
-  int time = 0;
+  int time = 0, first = 0;
   for (const Segment& segment : plan.segments) {
     open.clear();
     for (const Instruction& instruction : segment.instructions) {
@@ -120,14 +102,28 @@ void place_arena(Plan& plan) {
           intervals.push_back({time, time, plan.slots[s].bytes, 0});
           owner.push_back(s);
         }
-        intervals[at->second].end = time;
+        int& end = intervals[at->second].end;
+        end = std::max({end, time, first + instruction.done});
       }
       ++time;
     }
+    first = time;
   }
   plan.arena_bytes = place_intervals(intervals);
   for (size_t i = 0; i < intervals.size(); ++i) plan.slots[owner[i]].offset = intervals[i].offset;
 }
+
+void merge_frames(Plan& plan) {
+  for (Segment& segment : plan.segments) {
+    std::set<int> frames;
+    for (int part : segment.parts) {
+      frames.insert(plan.segments[part].frames.begin(), plan.segments[part].frames.end());
+    }
+    if (!segment.parts.empty()) segment.frames.assign(frames.begin(), frames.end());
+  }
+}
+
+namespace {
 
 int64_t worst_bytes(const Plan& plan, const Slot& slot) {
   int64_t row = static_cast<int64_t>(size_of(slot.type.dtype));
@@ -136,11 +132,6 @@ int64_t worst_bytes(const Plan& plan, const Slot& slot) {
 }
 
 }  // namespace
-
-void place_memory(Plan& plan) {
-  place_frames(plan);
-  place_arena(plan);
-}
 
 void measure_rows(Plan& plan, const std::vector<int>& segments) {
   struct Rows {

@@ -52,7 +52,7 @@ class InputGradients {
 }  // namespace
 
 std::vector<SegmentNodes> cut_segments(const Graph& graph, const Stages& stages,
-                                       bool split_weights) {
+                                       bool split_weights, bool whole) {
   std::vector<SegmentNodes> out;
   auto add = [&](const std::string& name, int chunk, std::vector<int> nodes) {
     if (!nodes.empty()) out.push_back({name, chunk, std::move(nodes)});
@@ -67,7 +67,7 @@ std::vector<SegmentNodes> cut_segments(const Graph& graph, const Stages& stages,
     }
     return nodes;
   };
-  if (stages.count == 1) {
+  if (whole) {
     std::vector<int> step;
     for (size_t i = 0; i < graph.nodes.size(); ++i) {
       if (!leaf(graph.nodes[i]) && graph.nodes[i].tag.phase != Phase::kUpdate) {

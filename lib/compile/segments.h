@@ -16,11 +16,11 @@ struct SegmentNodes {
   std::vector<int> nodes;
 };
 
-/// Without pipeline stages: "step" (forward and backward) and "update". With stages, per chunk c of this
-/// rank "F.c" and "B.c", and "update"; with `split_weights` a backward pass is cut in two: what the chunk
+/// `whole`: "step" (forward and backward) and "update". Otherwise, per chunk c of this rank, "F.c" and
+/// "B.c", and "update"; with `split_weights` a backward pass is cut in two: what the chunk
 /// before waits for stays in "B.c", the rest (weight gradients, sums) is "W.c". Listed in the order one
 /// micro-batch passes them; empty segments are left out, leaves (inputs, states) are in none.
 std::vector<SegmentNodes> cut_segments(const Graph& local, const Stages& stages,
-                                       bool split_weights);
+                                       bool split_weights, bool whole);
 
 }  // namespace moetrain

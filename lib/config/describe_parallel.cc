@@ -42,9 +42,9 @@ Fields describe(ParallelConfig& c) {
               "(alltoall_once), gathered between nodes (allgather), "
               "once per destination node (dedup)"),
           row("schedule", choice(&c.schedule, kPipelineScheduleNames),
-              "order of micro-batches in the pipeline; pairs of fused_1f1b and dualpipev run one "
-              "after "
-              "the other in this version"),
+              "order of micro-batches; fused_1f1b and dualpipev play the forward pass of one beside "
+              "the backward pass of another (fused_1f1b also without a pipeline), which hides "
+              "token dispatch and keeps more activations"),
           row("virtual_stages", &c.virtual_stages, "layer chunks per pipeline rank (interleaving)")
               .at_least(1),
           row("stage_layout", &c.stage_layout,
@@ -54,8 +54,12 @@ Fields describe(ParallelConfig& c) {
               .unit("layers")
               .at_least(1),
           row("overlap", &c.overlap,
-              "hide communication behind computation; accepted, but without effect in this "
-              "version"),
+              "run transfers beside computation: token dispatch, tensor parallel, gradient reduction, "
+              "messages between stages; results stay the same bits"),
+          row("weight_gradient_store", &c.weight_gradient_store,
+              "most that weight gradients put off to fill waiting times may keep alive, per rank")
+              .unit("bytes")
+              .at_least(0),
           row("mesh", &c.mesh,
               "your own axes, major first: {NAME: SIZE}; their product is data x context x tensor")
               .unit("ranks")

@@ -61,6 +61,7 @@ struct ParallelConfig {
   int64_t virtual_stages = 1;
   Auto<std::vector<int64_t>> stage_layout;
   bool overlap = true;
+  int64_t weight_gradient_store = int64_t{256} << 20;  ///< bytes
   NamedSizes mesh;
   std::vector<ShardRow> shard;
   LayoutChoice layouts = LayoutChoice::kManual;

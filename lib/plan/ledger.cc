@@ -147,6 +147,7 @@ LinkTraffic collective_traffic(const Plan& plan, const Collective& c, const Node
 std::vector<LedgerLine> ledger(const Plan& plan, const NodeOf& node_of) {
   std::vector<LedgerLine> lines;
   for (const Segment& segment : plan.segments) {
+    if (!segment.parts.empty()) continue;
     for (const Instruction& instruction : segment.instructions) {
       const auto* c = std::get_if<Collective>(&instruction.what);
       if (c == nullptr) continue;

@@ -39,7 +39,7 @@ struct LedgerLine {
   bool ragged = false;  ///< a size known at run time only
   LinkTraffic sent;
 };
-/// One line per collective, in the order of the tape.
+/// One line per collective of the segments that are not merged from others, in the order of the tape.
 std::vector<LedgerLine> ledger(const Plan& plan, const NodeOf& node_of);
 LinkTraffic total(const std::vector<LedgerLine>& lines);
 

@@ -6,6 +6,11 @@
 
 namespace moetrain {
 
+const char* lane_name(int lane) {
+  static const char* const kNames[kLaneCount] = {"compute", "inter-node", "intra-node", "stage"};
+  return kNames[lane];
+}
+
 const Segment& Plan::segment(const std::string& name) const {
   for (const Segment& s : segments) {
     if (s.name == name) return s;
@@ -102,12 +107,12 @@ std::string print(const Plan& plan) {
   for (size_t i = 0; i < plan.slots.size(); ++i) {
     text += slot_text(plan, static_cast<int>(i)) + "  # " + plan.slots[i].name + "\n";
   }
-  static const char* const kLanes[] = {"compute", "comm"};
   for (const Segment& s : plan.segments) {
     text += "segment " + s.name + "\n";
     for (size_t i = 0; i < s.instructions.size(); ++i) {
       const Instruction& in = s.instructions[i];
-      text += cat("  ", i, " ", kLanes[in.lane], " ", std::visit(InstructionPrinter{plan}, in.what));
+      text += cat("  ", i, " ", lane_name(in.lane), " ", std::visit(InstructionPrinter{plan}, in.what));
+      if (!s.parts.empty()) text += cat(" side ", in.side);
       if (!in.waits.empty()) text += cat(" after ", join(in.waits, ","));
       text += "  # " + in.name + "\n";
     }
@@ -118,6 +123,7 @@ std::string print(const Plan& plan) {
 std::string print_collectives(const Plan& plan) {
   std::string text;
   for (const Segment& s : plan.segments) {
+    if (!s.parts.empty()) continue;  // its parts are listed
     int64_t total = 0;
     for (const Instruction& in : s.instructions) {
       const auto* c = std::get_if<Collective>(&in.what);
@@ -153,6 +159,7 @@ uint64_t agreement_hash(const Plan& plan) {
 std::map<std::string, uint64_t> stream_hashes(const Plan& plan) {
   std::map<std::string, uint64_t> hashes;
   for (const Segment& segment : plan.segments) {
+    if (!segment.parts.empty()) continue;  // which passes are merged may differ between the ends
     for (const Instruction& in : segment.instructions) {
       const auto* c = std::get_if<Collective>(&in.what);
       if (c == nullptr || (!c->in.empty() && !c->out.empty())) continue;

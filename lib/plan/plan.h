@@ -72,26 +72,33 @@ struct Free {
   int slot = -1;
 };
 
-/// Lanes of the executor. Everything not named runs on kComputeLane.
-enum : int { kComputeLane = 0, kCommLane = 1, kLaneCount = 2 };
+/// Lanes of the executor: kernels, collectives whose group spans nodes, those inside one node, and messages
+/// received from other pipeline stages. Without overlap everything runs on kComputeLane.
+enum : int { kComputeLane = 0, kInterLane = 1, kIntraLane = 2, kStageLane = 3, kLaneCount = 4 };
+const char* lane_name(int lane);
 
 struct Instruction {
   std::variant<Launch, Collective, Bind, Alloc, Free> what;
   int lane = kComputeLane;
   std::vector<int> waits;  ///< earlier instructions of the segment, on other lanes
+  int done = -1;           ///< instruction by which the compute lane has waited for it (itself, on that lane)
+  int side = 0;            ///< of a merged segment: whose micro-batch (Segment::parts)
   int node = -1;           ///< of the local graph
   std::string name;
   Tag tag;
   double seconds = 0;      ///< predicted
 };
 
-/// A run of instructions that the timetable plays as one: "step" and "update", or, with pipeline stages,
-/// "F.c", "B.c", "W.c" of the chunks c of this stage and "update".
+/// A run of instructions that the timetable plays as one: "step" and "update", or, with micro-batches in
+/// flight, "F.c", "B.c", "W.c" of the chunks c of this stage and "update". A merged segment plays others at
+/// once, the first as side 0 and the rest as side 1, each side with a micro-batch of its own: "F.0|B.1" is a
+/// forward pass beside a backward pass, "B.0|update" the last backward pass beside the update.
 struct Segment {
   std::string name;
   std::vector<Instruction> instructions;
-  int chunk = -1;           ///< local chunk it passes; -1: the update
+  int chunk = -1;           ///< local chunk it passes (merged: that of side 0); -1: the update
   std::vector<int> frames;  ///< frame groups it touches
+  std::vector<int> parts;   ///< indices of the segments it merges; empty for all others
 };
 
 /// Slots of one chunk for one micro-batch in flight, `count` times.

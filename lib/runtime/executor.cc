@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
 #include "ops/local.h"
@@ -23,6 +24,7 @@ struct Executor::Prepared {
   KernelChoice kernel;
   std::vector<Tensor> in, out;
   std::vector<int> moving_in, moving_out;  // positions whose address or rows change per run
+  Executed times;  // of the last run; a lane's thread writes begin and end of what it runs
 };
 
 /// What belongs to one micro-batch in flight on one chunk.
@@ -65,7 +67,7 @@ Executor::Executor(const Plan& plan, Device& device, Fabric& fabric, double ragg
   // Tiny models get what they can need at worst: balance means little with a handful of rows.
   constexpr int64_t kSmall = int64_t{4} << 20;
   frames_.resize(plan.frames.size());
-  entered_.assign(plan.frames.size(), 0);
+  for (auto& side : entered_) side.assign(plan.frames.size(), 0);
   for (size_t g = 0; g < plan.frames.size(); ++g) {
     for (int i = 0; i < plan.frames[g].count; ++i) {
       auto made = std::make_unique<Frame>();
@@ -99,33 +101,39 @@ int Executor::root(int slot) const {
   return slot;
 }
 
-Executor::Frame& Executor::frame(int group) const { return *frames_[group][entered_[group]]; }
-
-void Executor::enter(const std::vector<int>& frames) {
-  MT_CHECK(frames.size() == frames_.size(), "frames of ", frames.size(), " groups");
-  for (size_t g = 0; g < frames.size(); ++g) {
-    MT_CHECK(frames[g] >= 0 && frames[g] < static_cast<int>(frames_[g].size()), "frame ", frames[g],
-             " of group ", g, ", which has ", frames_[g].size());
-  }
-  entered_ = frames;
+Executor::Frame& Executor::frame(int group, int side) const {
+  return *frames_[group][entered_[side][group]];
 }
 
-std::byte* Executor::address(int slot) const {
+void Executor::enter(const std::vector<int>& frames, const std::vector<int>& back_frames) {
+  for (int side = 0; side < 2; ++side) {
+    const std::vector<int>& mine = side == 0 ? frames : back_frames;
+    if (side == 1 && mine.empty()) return;
+    MT_CHECK(mine.size() == frames_.size(), "frames of ", mine.size(), " groups");
+    for (size_t g = 0; g < mine.size(); ++g) {
+      MT_CHECK(mine[g] >= 0 && mine[g] < static_cast<int>(frames_[g].size()), "frame ", mine[g],
+               " of group ", g, ", which has ", frames_[g].size());
+    }
+    entered_[side] = mine;
+  }
+}
+
+std::byte* Executor::address(int slot, int side) const {
   const int at = root(slot);
   const Slot& s = plan_.slots[at];
   if (s.frame < 0) return base_[at];
-  const Frame& f = frame(s.frame);
+  const Frame& f = frame(s.frame, side);
   if (s.home != Home::kRagged) return f.memory + s.offset;
   const auto rows = f.row_buffers.find(at);
   return rows == f.row_buffers.end() ? nullptr : rows->second;
 }
 
-Tensor Executor::tensor(int slot) const {
+Tensor Executor::tensor(int slot, int side) const {
   const Slot& s = plan_.slots[slot];
-  Tensor t{address(slot), s.type.dtype, s.type.shape};
+  Tensor t{address(slot, side), s.type.dtype, s.type.shape};
   if (s.type.ragged) {
     t.shape.erase(t.shape.begin());
-    t.shape[0] = s.extent >= 0 ? frame(plan_.extents[s.extent].frame).rows[s.extent] : 0;
+    t.shape[0] = s.extent >= 0 ? frame(plan_.extents[s.extent].frame, side).rows[s.extent] : 0;
   }
   return t;
 }
@@ -165,55 +173,106 @@ void Executor::run(const std::string& name) {
   const Segment& segment = plan_.segment(name);
   std::vector<Prepared>& prepared = prepared_.at(name);
   std::vector<Event> events(segment.instructions.size());
+  bool used[kLaneCount] = {};
   for (size_t i = 0; i < segment.instructions.size(); ++i) {
     const Instruction& instruction = segment.instructions[i];
     Prepared& p = prepared[i];
     Lane& lane = device_.lane(instruction.lane);
-    for (int w : instruction.waits) lane.wait(events[w]);
-    const double begin = now();
-    auto refresh = [&](const std::vector<int>& slots, const std::vector<int>& moving,
-                       std::vector<Tensor>& tensors) {
-      for (int k : moving) {
-        tensors[k].data = address(slots[k]);
-        const Slot& s = plan_.slots[slots[k]];
-        if (s.type.ragged) tensors[k].shape[0] = frame(s.frame).rows[s.extent];
+    used[instruction.lane] = true;
+    p.times.exposed = 0;
+    double begin = now();
+    for (int w : instruction.waits) {
+      lane.wait(events[w]);
+      if (instruction.lane != kComputeLane) continue;
+      const double end = now();
+      prepared[w].times.exposed += end - begin;
+      begin = end;
+    }
+    if (instruction.lane == kComputeLane) {
+      p.times.begin = begin;
+      issue(instruction, p, lane);
+      p.times.end = now();
+      if (std::holds_alternative<Collective>(instruction.what)) {
+        p.times.exposed += p.times.end - begin;
       }
-    };
-    if (const auto* l = std::get_if<Launch>(&instruction.what)) {
-      refresh(l->in, p.moving_in, p.in);
-      refresh(l->out, p.moving_out, p.out);
-      device_.launch(p.kernel, *l->op, l->attrs, p.in, p.out, workspace_, lane);
-    } else if (const auto* c = std::get_if<Collective>(&instruction.what)) {
-      refresh(c->in, p.moving_in, p.in);
-      refresh(c->out, p.moving_out, p.out);
-      run_collective(*c, p, lane);
-      comm_seconds_ += now() - begin;
-    } else if (const auto* b = std::get_if<Bind>(&instruction.what)) {
-      run_bind(*b, lane);
-    } else if (const auto* a = std::get_if<Alloc>(&instruction.what)) {
-      const Slot& s = plan_.slots[a->slot];
-      int64_t row = static_cast<int64_t>(size_of(s.type.dtype));
-      for (size_t d = 2; d < s.type.shape.size(); ++d) row *= s.type.shape[d];
-      Frame& f = frame(s.frame);
-      f.row_buffers[a->slot] = row_arena_->allocate(f.rows[s.extent] * row);
-      growths_ = row_arena_->growths();
-    } else if (const auto* f = std::get_if<Free>(&instruction.what)) {
-      auto& buffers = frame(plan_.slots[f->slot].frame).row_buffers;
-      row_arena_->release(buffers.at(f->slot));
-      buffers.erase(f->slot);
+    } else {
+      device_.mark(p.times.begin, lane);
+      issue(instruction, p, lane);
+      device_.mark(p.times.end, lane);
     }
     events[i] = lane.record();
-    if (observer_) observer_->ran(segment, instruction, begin, now());
   }
-  for (int lane = 0; lane < kLaneCount; ++lane) device_.lane(lane).synchronize();
+  for (int lane = 0; lane < kLaneCount; ++lane) {
+    if (!used[lane]) continue;
+    const double begin = now();
+    device_.lane(lane).synchronize();
+    if (lane == kComputeLane) continue;
+    for (size_t i = segment.instructions.size(); i-- > 0;) {  // the last one of the lane is waited for
+      if (segment.instructions[i].lane != lane) continue;
+      prepared[i].times.exposed += now() - begin;
+      break;
+    }
+  }
+  account(segment, prepared);
 }
 
-void Executor::run_bind(const Bind& bind, Lane& lane) {
-  Frame& f = frame(plan_.slots[bind.host].frame);
+/// Tells the observer and adds up the communication of one run.
+void Executor::account(const Segment& segment, const std::vector<Prepared>& prepared) {
+  for (size_t i = 0; i < prepared.size(); ++i) {
+    const Instruction& instruction = segment.instructions[i];
+    const Executed& times = prepared[i].times;
+    if (const auto* c = std::get_if<Collective>(&instruction.what)) {
+      const std::string& group = plan_.groups[c->group].name;
+      // Streams between stages are many; together they are one kind.
+      CommSeconds& sum = comm_seconds_[ops::is_transfer(*c->op) ? std::string(c->op->name)
+                                                                : cat(c->op->name, " ", group)];
+      sum.total += times.end - times.begin;
+      sum.exposed += times.exposed;
+    }
+    if (observer_) observer_->ran(segment, instruction, times);
+  }
+}
+
+void Executor::issue(const Instruction& instruction, Prepared& p, Lane& lane) {
+  const int side = instruction.side;
+  auto refresh = [&](const std::vector<int>& slots, const std::vector<int>& moving,
+                     std::vector<Tensor>& tensors) {
+    for (int k : moving) {
+      tensors[k].data = address(slots[k], side);
+      const Slot& s = plan_.slots[slots[k]];
+      if (s.type.ragged) tensors[k].shape[0] = frame(s.frame, side).rows[s.extent];
+    }
+  };
+  if (const auto* l = std::get_if<Launch>(&instruction.what)) {
+    refresh(l->in, p.moving_in, p.in);
+    refresh(l->out, p.moving_out, p.out);
+    device_.launch(p.kernel, *l->op, l->attrs, p.in, p.out, workspace_, lane);
+  } else if (const auto* c = std::get_if<Collective>(&instruction.what)) {
+    refresh(c->in, p.moving_in, p.in);
+    refresh(c->out, p.moving_out, p.out);
+    run_collective(*c, p, side, lane);
+  } else if (const auto* b = std::get_if<Bind>(&instruction.what)) {
+    run_bind(*b, side, lane);
+  } else if (const auto* a = std::get_if<Alloc>(&instruction.what)) {
+    const Slot& s = plan_.slots[a->slot];
+    int64_t row = static_cast<int64_t>(size_of(s.type.dtype));
+    for (size_t d = 2; d < s.type.shape.size(); ++d) row *= s.type.shape[d];
+    Frame& f = frame(s.frame, side);
+    f.row_buffers[a->slot] = row_arena_->allocate(f.rows[s.extent] * row);
+    growths_ = row_arena_->growths();
+  } else if (const auto* f = std::get_if<Free>(&instruction.what)) {
+    auto& buffers = frame(plan_.slots[f->slot].frame, side).row_buffers;
+    row_arena_->release(buffers.at(f->slot));
+    buffers.erase(f->slot);
+  }
+}
+
+void Executor::run_bind(const Bind& bind, int side, Lane& lane) {
+  Frame& f = frame(plan_.slots[bind.host].frame, side);
   auto& counts = f.host_counts[bind.host];
   counts.resize(bind.counts.size());
   for (size_t k = 0; k < bind.counts.size(); ++k) {
-    const Tensor t = tensor(bind.counts[k]);
+    const Tensor t = tensor(bind.counts[k], side);
     counts[k].resize(t.numel());
     device_.copy_out(counts[k].data(), t.data, t.bytes(), lane);
   }
@@ -225,7 +284,7 @@ void Executor::run_bind(const Bind& bind, Lane& lane) {
   }
 }
 
-void Executor::run_collective(const Collective& c, const Prepared& p, Lane& lane) {
+void Executor::run_collective(const Collective& c, const Prepared& p, int side, Lane& lane) {
   Communicator& group = *groups_[c.group];
   if (c.op == &ops::kSend) return group.send(p.in[0].data, p.in[0].bytes(), 1, lane);
   if (c.op == &ops::kRecv) return group.recv(p.out[0].data, p.out[0].bytes(), 0, lane);
@@ -247,7 +306,7 @@ void Executor::run_collective(const Collective& c, const Prepared& p, Lane& lane
                        c.attrs.integers("recv_bytes"), lane);
   } else if (c.op == &ops::kRowsAllToAll) {
     const int host = c.in.back();
-    const auto& counts = frame(plan_.slots[host].frame).host_counts.at(host);
+    const auto& counts = frame(plan_.slots[host].frame, side).host_counts.at(host);
     int64_t row = static_cast<int64_t>(size_of(in.dtype));
     for (size_t d = 1; d < in.shape.size(); ++d) row *= in.shape[d];
     auto bytes_per_member = [&](const std::vector<int32_t>& table) {
@@ -311,10 +370,8 @@ double Executor::scalar(const std::string& name) const {
 
 int64_t Executor::memory_bytes() const { return owned_bytes_ + row_arena_->capacity(); }
 
-double Executor::take_comm_seconds() {
-  const double seconds = comm_seconds_;
-  comm_seconds_ = 0;
-  return seconds;
+std::map<std::string, CommSeconds> Executor::take_comm_seconds() {
+  return std::exchange(comm_seconds_, {});
 }
 
 }  // namespace moetrain

@@ -14,12 +14,23 @@
 
 namespace moetrain {
 
-/// Receives what ran when (the trace and the timing table).
+/// What one instruction did, in seconds of the steady clock. `exposed` is how long the compute lane stood
+/// still for it: a transfer's wait, or all of a transfer that runs on the compute lane.
+struct Executed {
+  double begin = 0, end = 0, exposed = 0;
+};
+
+/// Receives what ran when (the trace and the timing table), in the order of the tape, from the executor's
+/// thread, once the segment is over.
 class ExecutionObserver {
  public:
   virtual ~ExecutionObserver() = default;
-  virtual void ran(const Segment& segment, const Instruction& instruction, double begin_seconds,
-                   double end_seconds) = 0;
+  virtual void ran(const Segment& segment, const Instruction& instruction, const Executed& times) = 0;
+};
+
+/// Seconds of communication by kind ("all_to_all_v ep"): under way, and of those not hidden.
+struct CommSeconds {
+  double total = 0, exposed = 0;
 };
 
 /// Owns all buffers of a plan and runs its segments. Not thread-safe. Creation is collective (groups).
@@ -32,8 +43,8 @@ class Executor {
   Executor& operator=(const Executor&) = delete;
 
   /// Chooses, per frame group of the plan, whose micro-batch the next write, run and read are about. All
-  /// groups start at frame 0.
-  void enter(const std::vector<int>& frames);
+  /// groups start at frame 0. `back_frames` are those of side 1 of a merged segment.
+  void enter(const std::vector<int>& frames, const std::vector<int>& back_frames = {});
   /// Runs one segment; returns when all its work is issued and the host has seen the last of it.
   void run(const std::string& segment);
 
@@ -59,8 +70,8 @@ class Executor {
   /// What this rank really sent, by instruction, for exchanges whose sizes are only known when they run;
   /// since creation. (Of all others Plan's ledger is exact.)
   const std::map<std::string, LinkTraffic>& row_traffic() const { return row_traffic_; }
-  /// Seconds the host waited for collectives since the last call (all exposed when lanes run inline).
-  double take_comm_seconds();
+  /// Communication since the last call, by op and group.
+  std::map<std::string, CommSeconds> take_comm_seconds();
 
   void observe(ExecutionObserver* observer) { observer_ = observer; }
 
@@ -69,12 +80,14 @@ class Executor {
   struct Frame;
 
   void prepare(const Segment& segment, std::vector<Prepared>& out);
-  void run_collective(const Collective& c, const Prepared& p, Lane& lane);
-  void run_bind(const Bind& bind, Lane& lane);
-  std::byte* address(int slot) const;
+  void issue(const Instruction& instruction, Prepared& p, Lane& lane);
+  void run_collective(const Collective& c, const Prepared& p, int side, Lane& lane);
+  void run_bind(const Bind& bind, int side, Lane& lane);
+  void account(const Segment& segment, const std::vector<Prepared>& prepared);
+  std::byte* address(int slot, int side = 0) const;
   int root(int slot) const;
-  Tensor tensor(int slot) const;
-  Frame& frame(int group) const;
+  Tensor tensor(int slot, int side = 0) const;
+  Frame& frame(int group, int side) const;
 
   const Plan& plan_;
   Device& device_;
@@ -82,7 +95,7 @@ class Executor {
   std::vector<std::byte*> owned_;
   std::vector<std::byte*> base_;  // per slot: address of roots outside frames
   std::vector<std::vector<std::unique_ptr<Frame>>> frames_;  // per group
-  std::vector<int> entered_;                                 // per group
+  std::vector<int> entered_[2];                              // per side: per group
   std::byte* arena_ = nullptr;
   std::byte* workspace_ = nullptr;
   size_t workspace_bytes_ = 0;
@@ -94,7 +107,7 @@ class Executor {
   ExecutionObserver* observer_ = nullptr;
   std::map<std::string, LinkTraffic> row_traffic_;
   int64_t owned_bytes_ = 0, growths_ = 0;
-  double comm_seconds_ = 0;
+  std::map<std::string, CommSeconds> comm_seconds_;
 };
 
 }  // namespace moetrain

@@ -27,8 +27,7 @@ double OperationTimes::flops_of(const Launch& launch) const {
   return launch.op->cost(launch.attrs, types(launch.in), types(launch.out)).matmul_flops;
 }
 
-void OperationTimes::ran(const Segment&, const Instruction& instruction, double begin,
-                         double end) {
+void OperationTimes::ran(const Segment&, const Instruction& instruction, const Executed& times) {
   std::string name = "memory of token rows";
   double flops = 0;
   if (const auto* launch = std::get_if<Launch>(&instruction.what)) {
@@ -42,7 +41,7 @@ void OperationTimes::ran(const Segment&, const Instruction& instruction, double 
   }
   Row& row = rows_[name];
   ++row.calls;
-  row.seconds += end - begin;
+  row.seconds += instruction.lane == kComputeLane ? times.end - times.begin : times.exposed;
   row.flops += flops;
 }
 

@@ -15,11 +15,11 @@ class OperationTimes : public ExecutionObserver {
  public:
   /// `session` must outlive the observer.
   explicit OperationTimes(Session& session) : session_(session) {}
-  void ran(const Segment& segment, const Instruction& instruction, double begin_seconds,
-           double end_seconds) override;
+  void ran(const Segment& segment, const Instruction& instruction, const Executed& times) override;
 
   /// The costliest first; products with their rate and share of `peak_flops`. `step_seconds` is what the
   /// whole took; what no instruction accounts for is the last line.
+  /// Of transfers beside computation only the time that was not hidden counts.
   std::string table(double step_seconds, double peak_flops) const;
 
  private:

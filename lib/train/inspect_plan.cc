@@ -8,24 +8,13 @@
 #include <set>
 
 #include "base/error.h"
+#include "compile/plays.h"
+#include "compile/predict.h"
 #include "model/flops.h"
 #include "plan/ledger.h"
 #include "train/pipeline.h"
 
 namespace moetrain {
-
-namespace {
-
-using Kind = ReshardStep::Kind;
-
-Kind kind_of(const std::string& op) {
-  if (op == "all_gather") return Kind::kAllGather;
-  if (op == "reduce_scatter") return Kind::kReduceScatter;
-  if (op == "all_reduce") return Kind::kAllReduce;
-  return Kind::kAllToAll;
-}
-
-}  // namespace
 
 std::string layer_pattern(const std::string& name) {
   std::string out;
@@ -54,6 +43,8 @@ PlanInspection::PlanInspection(const Config& config, int rank, int64_t world,
       compile_request(config, graph_, rank, static_cast<int>(world), links);
   mesh_ = request.mesh;
   stages_ = request.stages;
+  order_ = request.order;
+  stage_ = rank / mesh_.size();
   links_ = links;
   const std::chrono::duration<double> build = std::chrono::steady_clock::now() - begin;
   compiled_ = compile(graph_, request);
@@ -96,80 +87,56 @@ void PlanInspection::measure_memory() {
   memory_.rows_worst = plan.ragged_bytes_worst;
 }
 
-bool PlanInspection::crosses_nodes(int group) const {
-  const std::vector<int>& ranks = compiled_.plan.groups[group].ranks;
-  const int per_node = static_cast<int>(config_.parallel.ranks_per_node.value_or(world_));
-  return std::any_of(ranks.begin(), ranks.end(),
-                     [&](int r) { return r / per_node != ranks.front() / per_node; });
+/// How often each segment runs in a step.
+std::vector<int64_t> PlanInspection::runs_of_segments() const {
+  const Plan& plan = compiled_.plan;
+  std::vector<int64_t> runs(plan.segments.size(), 0);
+  const Timetable timetable =
+      make_timetable(order_, stages_, static_cast<int>(config_.micro_batches()));
+  bool updated = false;
+  for (const Play& play : plays_of(plan, timetable.of_stage.at(stage_))) {
+    ++runs[play.segment];
+    updated |= play.updates;
+  }
+  for (size_t i = 0; i < runs.size() && !updated; ++i) {
+    if (plan.segments[i].name == "update") runs[i] = 1;
+  }
+  return runs;
 }
 
 void PlanInspection::measure_traffic() {
   const Plan& plan = compiled_.plan;
   std::map<std::string, size_t> index;
-  for (const Segment& segment : plan.segments) {
-    const int64_t repeats = segment.chunk >= 0 ? config_.micro_batches() : 1;
-    for (const Instruction& in : segment.instructions) {
+  const std::vector<int64_t> runs = runs_of_segments();
+  for (size_t s = 0; s < runs.size(); ++s) {
+    const int64_t repeats = runs[s];
+    if (repeats == 0) continue;
+    for (const Instruction& in : plan.segments[s].instructions) {
       const auto* c = std::get_if<Collective>(&in.what);
       if (c == nullptr || plan.groups[c->group].ranks.size() < 2 || c->in.empty()) continue;
       const LinkTraffic sent = collective_traffic(plan, *c, consecutive_nodes(links_.ranks_per_node));
       const int64_t bytes = sent.inter_bytes + sent.intra_bytes;
-      const std::string name = cat(segment.name, " ", layer_pattern(in.name));
+      const Segment& segment = plan.segments[s];
+      const std::string& part =
+          segment.parts.empty() ? segment.name : plan.segments[segment.parts[in.side]].name;
+      const std::string name = cat(part, " ", layer_pattern(in.name));
       const RankGroup& group = plan.groups[c->group];
       const auto [at, fresh] =
           index.emplace(cat(name, "|", c->op->name, "|", group.name), traffic_.size());
       if (fresh) {
         traffic_.push_back({name, c->op->name, group.name, static_cast<int64_t>(group.ranks.size()),
-                            0, 0, crosses_nodes(c->group), 0});
+                            0, 0, crosses_nodes(group, links_), 0});
       }
       TrafficLine& line = traffic_[at->second];
       line.calls += repeats;
       line.bytes += repeats * bytes;
-      line.seconds += static_cast<double>(repeats) * seconds_of(in);
+      line.seconds += static_cast<double>(repeats) * in.seconds;
       inter_bytes_ += repeats * sent.inter_bytes;
       intra_bytes_ += repeats * sent.intra_bytes;
     }
   }
   std::stable_sort(traffic_.begin(), traffic_.end(),
                    [](const TrafficLine& a, const TrafficLine& b) { return a.bytes > b.bytes; });
-}
-
-double PlanInspection::seconds_of(const Instruction& in) const {
-  const Plan& plan = compiled_.plan;
-  if (const auto* c = std::get_if<Collective>(&in.what)) {
-    if (c->in.empty()) return 0;  // the sender pays for a message between stages
-    const std::vector<int>& ranks = plan.groups[c->group].ranks;
-    std::map<int, int> nodes;
-    const int per_node = static_cast<int>(config_.parallel.ranks_per_node.value_or(world_));
-    for (int r : ranks) ++nodes[r / per_node];
-    LinkModel links = machine_.links();
-    links.ranks_per_node = per_node;
-    const GroupShape shape{static_cast<int>(ranks.size()), static_cast<int>(nodes.size()),
-                           nodes.begin()->second};
-    const Kind kind = c->out.empty() ? Kind::kAllGather : kind_of(c->op->name);
-    return collective_cost(links, kind, shape, plan.slots[c->in[0]].bytes).seconds;
-  }
-  const auto* launch = std::get_if<Launch>(&in.what);
-  if (launch == nullptr || launch->op->cost == nullptr) return 0;
-  auto types = [&](const std::vector<int>& slots) {
-    std::vector<Type> out;
-    for (int s : slots) {
-      Type type = plan.slots[s].type;
-      const int extent = plan.slots[s].extent;
-      // cost functions read a ragged value's rows from dim 1
-      if (type.ragged && extent >= 0) type.shape[1] = plan.extents[extent].expected;
-      out.push_back(type);
-    }
-    return out;
-  };
-  const Cost cost = launch->op->cost(launch->attrs, types(launch->in), types(launch->out));
-  const bool bf16 = config_.compute.precision == Precision::kBf16;
-  double bytes = 0;  // a ragged type's leading dim would count its rows once per expert
-  for (const auto* slots : {&launch->in, &launch->out}) {
-    for (int s : *slots) bytes += static_cast<double>(plan.slots[s].bytes);
-  }
-  const double flops = bf16 ? machine_.bf16_flops : machine_.fp32_flops;
-  return std::max(cost.matmul_flops / flops,
-                  std::min(bytes, cost.bytes) / machine_.memory_bandwidth);
 }
 
 /// Lanes run their instructions in order; a waiting one starts when what it waits for has ended.
@@ -179,9 +146,9 @@ double PlanInspection::play(const Segment& segment, double start, bool record) {
   std::vector<double> end(segment.instructions.size(), start);
   for (size_t i = 0; i < segment.instructions.size(); ++i) {
     const Instruction& in = segment.instructions[i];
-    double ready = free[in.lane];
+    double ready = std::max(free[in.lane], free[kComputeLane]);  // the host issues in order
     for (int w : in.waits) ready = std::max(ready, end[w]);
-    const double seconds = seconds_of(in);
+    const double seconds = in.seconds;
     if (record && seconds > 0) timeline_.push_back({in.name, in.lane, ready, seconds});
     if (in.lane == kComputeLane) {
       if (std::holds_alternative<Collective>(in.what)) {
@@ -197,29 +164,43 @@ double PlanInspection::play(const Segment& segment, double start, bool record) {
 }
 
 void PlanInspection::measure_time() {
-  const int64_t micro_batches = config_.micro_batches();
+  const Plan& plan = compiled_.plan;
+  const std::vector<int64_t> runs = runs_of_segments();
   double now = 0;
-  std::map<char, double> pass_seconds;  // F, B, W of all chunks
-  for (const Segment& segment : compiled_.plan.segments) {
+  for (size_t s = 0; s < runs.size(); ++s) {
+    if (runs[s] == 0) continue;
+    const Segment& segment = plan.segments[s];
     const double compute = time_.compute, exposed = time_.exposed;
     const double length = play(segment, now, true) - now;
-    const double repeats = segment.chunk >= 0 ? static_cast<double>(micro_batches) : 1;
-    pass_seconds[segment.name[0]] += length;
+    const double repeats = static_cast<double>(runs[s]);
     time_.compute = compute + (time_.compute - compute) * repeats;
     time_.exposed = exposed + (time_.exposed - exposed) * repeats;
     time_.step += length * repeats;
     now += length;
   }
   if (stages_.count > 1) {
-    // Every stage is taken to be as long as this one.
-    const double chunks = stages_.per_stage, f = pass_seconds['F'] / chunks,
-                 w = pass_seconds['W'] / chunks, b = pass_seconds['B'] / chunks + w;
-    const Timetable timetable = make_timetable(config_order(config_, graph_), stages_,
-                                               static_cast<int>(micro_batches));
-    const double length = moetrain::play(timetable, {f, b, w, f + b}).time;
-    const double busy = static_cast<double>(micro_batches) * chunks * (f + b);
-    time_.step += length - busy;
-    if (length > 0) time_.bubble = (length - busy) / length;
+    // Every stage is taken to be as long as this one, its chunks as long as one another.
+    auto alone = [&](char kind) {
+      double length = 0;
+      for (const Segment& segment : plan.segments) {
+        if (segment.parts.empty() && segment.name[0] == kind) length += play(segment, 0, false);
+      }
+      return length / stages_.per_stage;
+    };
+    const double f = alone('F'), w = alone('W'), b = alone('B') + w;
+    double both = 0;
+    int pairs = 0;
+    for (const Segment& segment : plan.segments) {
+      if (segment.parts.empty() || segment.name[0] != 'F') continue;
+      both += play(segment, 0, false);
+      ++pairs;
+    }
+    const Timetable timetable =
+        make_timetable(order_, stages_, static_cast<int>(config_.micro_batches()));
+    const Played played =
+        moetrain::play(timetable, {f, b, w, pairs > 0 ? both / pairs : f + b});
+    time_.step += played.idle;
+    if (played.time > 0) time_.bubble = played.idle / played.time;
   }
   const double tokens =
       static_cast<double>(config_.train.global_batch_size * config_.data.sequence_length);

@@ -79,14 +79,15 @@ class PlanInspection {
   void measure_traffic();
   void measure_time();
   double play(const Segment& segment, double start, bool record);
-  double seconds_of(const Instruction& instruction) const;
-  bool crosses_nodes(int group) const;
+  std::vector<int64_t> runs_of_segments() const;
 
   const Config config_;
   const Machine machine_;
   int64_t world_;
   Mesh mesh_;
   Stages stages_;
+  PipelineOrder order_ = PipelineOrder::k1F1B;
+  int stage_ = 0;
   LinkModel links_;
   Graph graph_;
   Compiled compiled_;

@@ -79,6 +79,8 @@ LinkModel Machine::links() const {
   links.intra_latency = intra_latency;
   links.intra_bandwidth = intra_bandwidth;
   links.memory_bandwidth = memory_bandwidth;
+  links.fp32_flops = fp32_flops;
+  links.bf16_flops = bf16_flops;
   links.ranks_per_node = static_cast<int>(ranks_per_node);
   return links;
 }

@@ -100,7 +100,11 @@ std::string to_json_line(const StepMetrics& m) {
   }
   line.add("bytes_inter_node", m.bytes_inter_node);
   line.add("bytes_intra_node", m.bytes_intra_node);
+  line.add("comm_s", m.comm_s);
   line.add("exposed_comm_s", m.exposed_comm_s);
+  LineWriter kinds;
+  for (const auto& [kind, seconds] : m.exposed_comm_by_kind) kinds.add(kind.c_str(), seconds);
+  line.put("exposed_comm_by_kind", kinds.finish());
   line.add("memory_peak_bytes", m.memory_peak_bytes);
   return line.finish();
 }
@@ -128,6 +132,7 @@ std::vector<std::pair<std::string, double>> scalars_of(const StepMetrics& m) {
   add("speed/tokens_per_second", m.tokens_per_second);
   add("speed/tflops_per_rank", m.tflops_per_rank);
   add_if("speed/mfu", m.mfu);
+  add("speed/comm_s", m.comm_s);
   add("speed/exposed_comm_s", m.exposed_comm_s);
   add("speed/bytes_inter_node", m.bytes_inter_node);
   add("speed/bytes_intra_node", m.bytes_intra_node);

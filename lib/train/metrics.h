@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -39,7 +40,9 @@ struct StepMetrics {
   std::optional<ExpertLoad> expert_load;
   int64_t bytes_inter_node = 0;
   int64_t bytes_intra_node = 0;
-  double exposed_comm_s = 0;
+  double comm_s = 0;          ///< seconds of the step with transfers under way, mean over ranks
+  double exposed_comm_s = 0;  ///< of those, seconds that computation stood still
+  std::map<std::string, double> exposed_comm_by_kind;  ///< of rank 0, by op and group
   int64_t memory_peak_bytes = 0;
 };
 

@@ -49,7 +49,12 @@ PipelineOrder config_order(const Config& config, const Graph& graph) {
   if (!updates) return PipelineOrder::kForwardOnly;
   switch (config.parallel.schedule) {
     case PipelineSchedule::k1F1B: break;
-    case PipelineSchedule::kFused1F1B: return PipelineOrder::kFused1F1B;
+    case PipelineSchedule::kFused1F1B: {
+      // Pairs of micro-batches on one stage cost memory and only serve to hide transfers.
+      const ParallelConfig& p = config.parallel;
+      const bool pairs = p.pipeline > 1 || (p.overlap && p.stage_ranks() > 1);
+      return pairs ? PipelineOrder::kFused1F1B : PipelineOrder::k1F1B;
+    }
     case PipelineSchedule::kDualPipeV: return PipelineOrder::kDualPipeV;
   }
   return PipelineOrder::k1F1B;

@@ -111,6 +111,7 @@ Session::Session(const Config& config, Fabric& fabric, const SessionOptions& opt
   CpuOptions cpu;
   cpu.threads = static_cast<int>(rank_threads(config, fabric));
   cpu.reference = options.reference;
+  const std::vector<int> micro_batches = config_micro_batches(config);
   device_ = config.compute.backend == Backend::kAscend ? make_ascend_device()
                                                       : make_cpu_device(cpu);
   executor_ = std::make_unique<Executor>(compiled_.plan, *device_, fabric,

@@ -85,8 +85,8 @@ class Session {
   void restore(const CheckpointReader& reader);
 
   /// Runs one training step on samples [first, first + global_batch). `valid` holds the global number of
-  /// valid tokens per depth. `after_micro_batch` (optional) is called with the index of each, in order (with
-  /// pipeline stages, where several are in flight, once all are done).
+  /// valid tokens per depth. `after_micro_batch` (optional) is called with the index of each, in order (where
+  /// several are in flight, once all are done).
   StepResult train_step(int64_t first, int64_t global_batch, const std::vector<int64_t>& valid,
                         const StepSettings& settings, const FillBatch& fill,
                         const std::function<void(int64_t)>& after_micro_batch = {});
@@ -97,7 +97,7 @@ class Session {
   /// Sequences of one global micro-batch.
   int64_t micro_batch() const { return options_.batch; }
   /// A named output, whole, as float32 (integers converted). Of a micro-batch: during after_micro_batch
-  /// that one's, later the last one's (with stages only if the session dumps). Local without pipeline
+  /// that one's, later the last one's (with several in flight only if the session dumps). Local without pipeline
   /// stages, else collective.
   std::vector<float> output(const std::string& name) const;
   /// Names and whole types of all outputs, of all stages.
@@ -127,6 +127,7 @@ class Session {
   std::unique_ptr<Device> device_;
   std::unique_ptr<Executor> executor_;
   Stages stages_;
+  bool in_flight_ = false;  ///< several micro-batches at once
   int stage_ = 0;
   std::unique_ptr<PipeGroup> pipe_;
   std::unique_ptr<UpdateNumbers> numbers_;

@@ -41,7 +41,7 @@ double now() {
 struct RankReport {
   int64_t stop_signal = 0;
   int64_t inter = 0, intra = 0;
-  double comm_seconds = 0;
+  double comm_seconds = 0, exposed_seconds = 0;
   int64_t memory = 0;
   int64_t row_growths = 0;  ///< since the start
 };
@@ -234,7 +234,8 @@ class Trainer {
     if (traced) {
       session_->executor().observe(nullptr);
       const auto events = fabric_.gather(recorder.events());
-      if (root()) folder_->write("trace.json", trace_json(events));
+      const auto summaries = fabric_.gather(recorder.summary());
+      if (root()) folder_->write("trace.json", trace_json(events, summaries));
     }
     if (contains(config_.debug.dump.steps, step)) dump(step);
 
@@ -266,12 +267,17 @@ class Trainer {
     mine.stop_signal = stop_requested();
     mine.inter = after.inter_node_bytes - before.inter_node_bytes;
     mine.intra = after.intra_node_bytes - before.intra_node_bytes;
-    mine.comm_seconds = session_->executor().take_comm_seconds();
+    const auto comm = session_->executor().take_comm_seconds();
+    for (const auto& [kind, seconds] : comm) {
+      mine.comm_seconds += seconds.total;
+      mine.exposed_seconds += seconds.exposed;
+    }
     mine.memory = session_->executor().memory_bytes();
     // rank 0 says it itself, the moment it happens
     mine.row_growths = root() ? 0 : session_->executor().row_arena_growths();
     const int64_t row_growths = totals_.row_growths;
     totals_ = {};
+    comm_ = comm;
     if (root() && config_.run.time_limit && now() - started_ > *config_.run.time_limit) {
       mine.stop_signal = -1;
     }
@@ -283,6 +289,7 @@ class Trainer {
       totals_.inter += r.inter;
       totals_.intra += r.intra;
       totals_.comm_seconds += r.comm_seconds / fabric_.size();
+      totals_.exposed_seconds += r.exposed_seconds / fabric_.size();
       totals_.memory = std::max(totals_.memory, r.memory);
       totals_.row_growths += r.row_growths;
     }
@@ -343,7 +350,9 @@ class Trainer {
     }
     m.bytes_inter_node = totals_.inter;
     m.bytes_intra_node = totals_.intra;
-    m.exposed_comm_s = totals_.comm_seconds;
+    m.comm_s = totals_.comm_seconds;
+    m.exposed_comm_s = totals_.exposed_seconds;
+    for (const auto& [kind, seconds] : comm_) m.exposed_comm_by_kind[kind] = seconds.exposed;
     m.memory_peak_bytes = totals_.memory;
     return m;
   }
@@ -448,6 +457,7 @@ class Trainer {
   Progress at_;
   StepResult result_;
   RankReport totals_;
+  std::map<std::string, CommSeconds> comm_;  ///< of this rank's last step
 };
 
 }  // namespace

@@ -146,7 +146,8 @@ Timetable forward_only(const Stages& stages, int micro_batches) {
 }
 
 Timetable make_timetable(PipelineOrder order, const Stages& stages, int micro_batches) {
-  if (stages.count == 1 || order == PipelineOrder::kForwardOnly) {
+  const bool whole = stages.count == 1 && order != PipelineOrder::kFused1F1B;
+  if (whole || order == PipelineOrder::kForwardOnly) {
     return forward_only(stages, micro_batches);
   }
   if (order == PipelineOrder::kDualPipeV) return dual_pipe_v(stages.count, micro_batches);

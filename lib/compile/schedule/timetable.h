@@ -40,7 +40,7 @@ Timetable forward_only(const Stages& stages, int micro_batches);
 
 enum class PipelineOrder { k1F1B, kFused1F1B, kDualPipeV, kForwardOnly };
 /// The timetable of an order. With one stage: micro-batch after micro-batch, forward passes standing for
-/// whole steps.
+/// whole steps; or, fused, the forward pass of each beside the backward pass of the one before.
 Timetable make_timetable(PipelineOrder order, const Stages& stages, int micro_batches);
 
 /// Durations of one chunk's passes, in any unit. A whole backward pass takes `backward`, of which the

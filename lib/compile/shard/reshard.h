@@ -15,6 +15,7 @@ struct LinkModel {
   double inter_latency = 10e-6, inter_bandwidth = 25e9;
   double intra_latency = 3e-6, intra_bandwidth = 100e9;
   double memory_bandwidth = 1e12;
+  double fp32_flops = 75e12, bf16_flops = 300e12;  ///< matrix products of one rank, FLOP/s
   int ranks_per_node = 8;
 };
 

@@ -33,6 +33,9 @@ class Device {
   /// Lane `index` (plan.h's numbering); made on first use.
   virtual Lane& lane(int index) = 0;
 
+  /// Issues: `seconds` = the steady clock when the lane comes here. Valid once a later event is reached.
+  virtual void mark(double& seconds, Lane& lane) = 0;
+
   /// Chooses the most special kernel that accepts; throws UserError when the device has none.
   virtual KernelChoice choose(const OpDef& op, const Attrs& attrs, std::span<const Type> inputs,
                               std::span<const Type> outputs) = 0;

@@ -1,0 +1,202 @@
+// List scheduling over one compute lane and the lanes of transfers.
+#include "compile/overlap.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <set>
+
+#include "base/error.h"
+
+namespace moetrain {
+
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+class ListScheduler {
+ public:
+  ListScheduler(const std::vector<Task>& tasks, int64_t store_bytes)
+      : tasks_(tasks), store_bytes_(store_bytes), users_(tasks.size()), missing_(tasks.size()),
+        way_(tasks.size(), 0), end_(tasks.size(), 0), filler_(tasks.size(), 1) {
+    int lanes = 1;
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      missing_[i] = static_cast<int>(tasks[i].after.size());
+      lanes = std::max(lanes, tasks[i].lane + 1);
+      for (int a : tasks[i].after) {
+        MT_CHECK(a >= 0 && a < static_cast<int>(i), "task ", i, " after ", a);
+        users_[a].push_back(static_cast<int>(i));
+      }
+    }
+    free_.assign(lanes, 0);
+    for (size_t i = tasks.size(); i-- > 0;) {
+      if (tasks[i].lane != 0 || tasks[i].at_once) filler_[i] = 0;
+      for (int u : users_[i]) {
+        way_[i] = std::max(way_[i], way_[u]);
+        if (!filler_[u]) filler_[i] = 0;
+      }
+      way_[i] += tasks[i].seconds;
+    }
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      if (tasks[i].at_once) way_[i] = kNever;
+    }
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      if (missing_[i] == 0) make_ready(static_cast<int>(i));
+    }
+  }
+
+  std::vector<int> run() {
+    while (order_.size() < tasks_.size()) {
+      queue_transfers();
+      if (order_.size() == tasks_.size()) break;
+      const int next = choose();
+      free_[0] = std::max(free_[0], ready_at(next)) + tasks_[next].seconds;
+      end_[next] = free_[0];
+      issue(next);
+    }
+    return std::move(order_);
+  }
+
+ private:
+  struct Urgency {
+    double way;
+    int task;
+    bool operator<(const Urgency& o) const {
+      return way != o.way ? way > o.way : task < o.task;
+    }
+  };
+
+  double ready_at(int task) const {
+    double ready = 0;
+    for (int a : tasks_[task].after) ready = std::max(ready, end_[a]);
+    return ready;
+  }
+
+  void make_ready(int task) {
+    if (tasks_[task].lane != 0) {
+      transfers_.insert({way_[task], task});
+    } else if (filler_[task]) {
+      fillers_.insert(task);
+      stored_ += tasks_[task].pinned;
+    } else {
+      urgent_.insert({way_[task], task});
+    }
+  }
+
+  void issue(int task) {
+    if (tasks_[task].lane != 0) {
+      transfers_.erase({way_[task], task});
+    } else if (filler_[task]) {
+      fillers_.erase(task);
+      stored_ -= tasks_[task].pinned;
+    } else {
+      urgent_.erase({way_[task], task});
+    }
+    order_.push_back(task);
+    for (int u : users_[task]) {
+      if (--missing_[u] == 0) make_ready(u);
+    }
+  }
+
+  void queue_transfers() {
+    while (!transfers_.empty()) {
+      const int task = transfers_.begin()->task;
+      double& free = free_[tasks_[task].lane];
+      free = end_[task] = std::max({free, free_[0], ready_at(task)}) + tasks_[task].seconds;
+      issue(task);
+    }
+  }
+
+  /// The filler that fits a gap best, among those that could start now; -1: none.
+  int filler_for(double gap) const {
+    int best = -1;
+    for (int f : fillers_) {
+      if (ready_at(f) > free_[0]) continue;
+      if (gap == kNever) return f;
+      const double length = tasks_[f].seconds;
+      if (best < 0) {
+        best = f;
+        continue;
+      }
+      const double other = tasks_[best].seconds;
+      const bool fits = length <= gap, other_fits = other <= gap;
+      if (fits != other_fits ? fits : fits ? length > other : length < other) best = f;
+    }
+    return best;
+  }
+
+  int choose() {
+    double soonest = kNever;
+    int first = -1;
+    for (const Urgency& u : urgent_) {
+      const double ready = ready_at(u.task);
+      if (ready <= free_[0]) {
+        first = u.task;
+        soonest = free_[0];
+        break;
+      }
+      if (ready < soonest) {
+        soonest = ready;
+        first = u.task;
+      }
+    }
+    if (stored_ > store_bytes_) {
+      for (int f : fillers_) {
+        if (ready_at(f) <= free_[0]) return f;
+      }
+    }
+    if (first >= 0 && soonest <= free_[0]) return first;
+    const double gap = soonest == kNever ? kNever : soonest - free_[0];
+    const int filler = filler_for(gap);
+    // One that would hold the way up for longer than it saves waits for a better place.
+    if (filler >= 0 && (gap == kNever || tasks_[filler].seconds <= 2 * gap)) return filler;
+    if (first >= 0) return first;
+    MT_CHECK(!fillers_.empty(), "tasks wait for one another in a circle");
+    return *std::min_element(fillers_.begin(), fillers_.end(), [&](int a, int b) {
+      return ready_at(a) != ready_at(b) ? ready_at(a) < ready_at(b) : a < b;
+    });
+  }
+
+  const std::vector<Task>& tasks_;
+  const int64_t store_bytes_;
+  std::vector<std::vector<int>> users_;
+  std::vector<int> missing_;
+  std::vector<double> way_;  ///< seconds to the end of the longest chain behind, itself included
+  std::vector<double> end_;
+  std::vector<char> filler_;
+  std::vector<double> free_;  ///< per lane
+  std::set<Urgency> transfers_, urgent_;
+  std::set<int> fillers_;
+  int64_t stored_ = 0;
+  std::vector<int> order_;
+};
+
+}  // namespace
+
+std::vector<int> overlap_order(const std::vector<Task>& tasks, int64_t store_bytes) {
+  if (std::all_of(tasks.begin(), tasks.end(), [](const Task& t) { return t.lane == 0; })) {
+    std::vector<int> order(tasks.size());
+    std::iota(order.begin(), order.end(), 0);
+    return order;
+  }
+  return ListScheduler(tasks, store_bytes).run();
+}
+
+Timing time_order(const std::vector<Task>& tasks, const std::vector<int>& order) {
+  Timing timing{std::vector<double>(tasks.size(), 0), std::vector<double>(tasks.size(), 0)};
+  int lanes = 1;
+  for (const Task& t : tasks) lanes = std::max(lanes, t.lane + 1);
+  std::vector<double> free(lanes, 0);
+  for (int i : order) {
+    double ready = free[0];
+    for (int a : tasks[i].after) ready = std::max(ready, timing.end[a]);
+    if (tasks[i].lane == 0) timing.waited += ready - free[0];
+    timing.begin[i] = std::max(ready, free[tasks[i].lane]);
+    free[tasks[i].lane] = timing.end[i] = timing.begin[i] + tasks[i].seconds;
+  }
+  timing.length = *std::max_element(free.begin(), free.end());
+  timing.waited += timing.length - free[0];
+  return timing;
+}
+
+}  // namespace moetrain
