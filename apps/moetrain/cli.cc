@@ -2,6 +2,8 @@
 #include "cli.h"
 
 #include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <iostream>
 
@@ -18,6 +20,27 @@ constexpr const char* kFooter =
     "Exit codes: 0 done, 2 refused (command line, config, data, checkpoint, topology), 3 stopped\n"
     "because the numbers went wrong, 75 stopped on a signal or time limit after saving (start it\n"
     "again to go on), 1 anything else.";
+
+/// A check that says in words what number is wanted (the library's own print the largest double).
+CLI::Validator number_check(bool (*good)(double), const char* wish, const char* shown) {
+  return CLI::Validator(
+      [=](const std::string& text) -> std::string {
+        char* end = nullptr;
+        const double value = std::strtod(text.c_str(), &end);
+        const bool number = !text.empty() && *end == '\0' && std::isfinite(value);
+        return number && good(value) ? "" : cat("must be a number ", wish, ", not ", text);
+      },
+      shown);
+}
+CLI::Validator above_zero() {
+  return number_check([](double v) { return v > 0; }, "above 0", "above 0");
+}
+CLI::Validator not_negative() {
+  return number_check([](double v) { return v >= 0; }, "not below 0", "0 or more");
+}
+CLI::Validator share() {
+  return number_check([](double v) { return v > 0 && v <= 1; }, "above 0 and at most 1", "0 to 1");
+}
 
 /// The tree of commands, and what the chosen one runs.
 class CommandLine {
@@ -90,7 +113,7 @@ class CommandLine {
         ->type_name("auto|none|PATH");
     sub->add_option("--steps", train_.steps, "Stop and save after this step of the run [steps]")
         ->type_name("N")
-        ->check(CLI::PositiveNumber);
+        ->check(above_zero());
   }
 
   void add_plan() {
@@ -101,8 +124,9 @@ class CommandLine {
     sub->add_option("--world-size", plan_.world_size,
                     "Ranks of the job; without it the fewest the config allows [ranks]")
         ->type_name("N")
-        ->check(CLI::PositiveNumber);
-    sub->add_option("--rank", plan_.rank, "The rank that is shown [0 ... ranks - 1]");
+        ->check(above_zero());
+    sub->add_option("--rank", plan_.rank, "The rank that is shown [0 ... ranks - 1]")
+        ->check(not_negative());
     sub->add_option("--machine", plan_.machine,
                     "Speeds and links; without it compute.machine, else built-in numbers")
         ->type_name("FILE");
@@ -129,7 +153,8 @@ class CommandLine {
         ->type_name("PATH");
     sub->add_option("--split", eval_.split, "Part of the data")
         ->check(CLI::IsMember({"train", "validation", "test"}));
-    sub->add_option("--steps", eval_.steps, "Global batches; 0: train.validation_steps [batches]");
+    sub->add_option("--steps", eval_.steps, "Global batches; 0: train.validation_steps [batches]")
+        ->check(not_negative());
     sub->add_flag("--json", eval_.json, "Print JSON");
   }
 
@@ -142,11 +167,12 @@ class CommandLine {
         ->type_name("PATH");
     sub->add_option("--prompt", generate_.prompt, "Text to go on from");
     sub->add_option("--max-tokens", generate_.max_tokens, "Stop after so many [tokens]")
-        ->check(CLI::NonNegativeNumber);
+        ->check(not_negative());
     sub->add_option("--temperature", generate_.temperature,
                     "Divides the logits; 0 takes the likeliest token")
-        ->check(CLI::NonNegativeNumber);
-    sub->add_option("--top-p", generate_.top_p, "Share of probability to sample from (0 ... 1]");
+        ->check(not_negative());
+    sub->add_option("--top-p", generate_.top_p, "Share of probability to sample from (0 ... 1]")
+        ->check(share());
     sub->add_option("--seed", generate_.seed, "Of the random numbers");
     sub->add_option("--tokenizer", generate_.tokenizer,
                     "bytes or a tokenizer.json; without it the checkpoint's own")
@@ -208,7 +234,7 @@ class CommandLine {
         ->type_name("FILE")
         ->required();
     train->add_option("--vocab-size", tokenizer_.vocab_size, "Bytes, merges, end of document [ids]")
-        ->check(CLI::PositiveNumber);
+        ->check(above_zero());
     train->add_option("--min-count", tokenizer_.min_count, "Pairs seen less often are not merged");
   }
 
@@ -258,7 +284,7 @@ class CommandLine {
       sub->add_option("--world-size", config_.world_size,
                       "Ranks of the job; without it the fewest the file allows [ranks]")
           ->type_name("N")
-          ->check(CLI::PositiveNumber);
+          ->check(above_zero());
       sets(sub, config_.source);
     }
     command(group, "schema", "JSON Schema of the YAML file, for editors",
@@ -276,22 +302,20 @@ class CommandLine {
         ->type_name("FILE");
     sub->add_option("--threads", bench_.threads,
                     "Of a rank; 0: its share of the cores (step: compute.threads) [threads]")
-        ->check(CLI::NonNegativeNumber);
+        ->check(not_negative());
     sub->add_option("--ranks-per-node", bench_.ranks_per_node,
                     "Take so many ranks for a node; 0: by host (step: parallel.ranks_per_node)")
-        ->check(CLI::NonNegativeNumber);
+        ->check(not_negative());
     sub->add_option("--filter", bench_.filter, "kernels: only those whose name contains this");
     sub->add_option("--seconds", bench_.seconds, "kernels: time for each case [s]")
-        ->check(CLI::PositiveNumber);
+        ->check(above_zero());
     sub->add_option("--repeats", bench_.repeats, "collectives, dispatch: runs behind a median")
-        ->check(CLI::PositiveNumber);
-    sub->add_option("--tokens", bench_.tokens, "dispatch: of one rank")->check(CLI::PositiveNumber);
+        ->check(above_zero());
+    sub->add_option("--tokens", bench_.tokens, "dispatch: of one rank")->check(above_zero());
     sub->add_option("--hidden", bench_.hidden, "dispatch: values of a token's row")
-        ->check(CLI::PositiveNumber);
-    sub->add_option("--experts", bench_.experts, "dispatch: of all ranks")
-        ->check(CLI::PositiveNumber);
-    sub->add_option("--top-k", bench_.top_k, "dispatch: experts of a token")
-        ->check(CLI::PositiveNumber);
+        ->check(above_zero());
+    sub->add_option("--experts", bench_.experts, "dispatch: of all ranks")->check(above_zero());
+    sub->add_option("--top-k", bench_.top_k, "dispatch: experts of a token")->check(above_zero());
     sub->add_option("--precision", bench_.precision, "dispatch: of a row")
         ->check(CLI::IsMember({"bf16", "fp32"}));
     sub->add_option("--transport", bench_.transport, "dispatch: only this one")
@@ -300,7 +324,7 @@ class CommandLine {
         ->check(CLI::IsMember({"even", "uniform", "skewed", "first"}));
     config(sub, bench_.source, false);
     sub->add_option("--steps", bench_.steps, "step: timed steps of each variant [steps]")
-        ->check(CLI::PositiveNumber);
+        ->check(above_zero());
     sub->add_option("--against", bench_.against,
                     "step: a variant: key.path=value, several with ';' between them, or reference; "
                     "may be repeated; without it compute.fusion=false")

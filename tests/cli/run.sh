@@ -32,6 +32,14 @@ test_usage() {
   says "--config is required"
   expect 2 "$moetrain" train --config missing.yaml
   says "missing.yaml"
+  local wrong
+  for wrong in "train --steps 0" "train --steps -3" "train --steps few" "plan --world-size 0" "plan --rank -1" \
+    "generate --max-tokens -1" "generate --temperature nan" "generate --top-p 2" "eval --steps -1"; do
+    expect 2 "$moetrain" $wrong --config "$tiny"
+    says "must be a number"
+    says "not ${wrong##* }"
+    check "short: $wrong" test ${#output} -lt 200
+  done
   expect 2 "$moetrain" data bild
   says "did you mean build?"
   expect 2 "$moetrain" checkpoint export run --to torch out
