@@ -343,28 +343,33 @@ void write_single(const std::string& folder, int64_t step, const std::vector<Sha
 }
 
 std::string find_checkpoint(const std::string& root, Trust trust,
-                            std::vector<std::string>* warnings) {
+                            std::vector<std::string>* warnings,
+                            const std::vector<std::string>& unusable) {
   const std::vector<int64_t> steps = published_steps(root);
   const std::string pointer = root + "/latest";
-  std::string skipped, last_fault;
+  std::vector<std::string> skipped = unusable;
+  const auto skip = [&](const std::string& name) {
+    return std::find(skipped.begin(), skipped.end(), name) != skipped.end();
+  };
+  std::string last_fault = unusable.empty() ? "" : unusable.back() + " is damaged";
   if (fs::exists(pointer)) {
     std::string name = read_file(pointer);
     while (!name.empty() && (name.back() == '\n' || name.back() == ' ')) name.pop_back();
     if (step_of(name) < 0) {
       warnings->push_back(
           cat(pointer, ": does not name a checkpoint; looking for the newest complete one"));
-    } else {
+    } else if (!skip(name)) {
       last_fault = fault_of(root + "/" + name, trust);
       if (last_fault.empty()) return root + "/" + name;
       warnings->push_back(cat("the published checkpoint ", name, " cannot be used: ", last_fault));
-      skipped = name;
+      skipped.push_back(name);
     }
   } else if (!steps.empty()) {
     warnings->push_back(cat(pointer, ": missing; looking for the newest complete checkpoint"));
   }
   for (auto it = steps.rbegin(); it != steps.rend(); ++it) {
     const std::string name = step_folder(*it);
-    if (name == skipped) continue;
+    if (skip(name)) continue;
     const std::string fault = fault_of(root + "/" + name, trust);
     if (fault.empty()) return root + "/" + name;
     warnings->push_back(cat("skipping checkpoint ", name, ": ", fault));

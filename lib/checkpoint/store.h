@@ -81,9 +81,11 @@ enum class Trust {
 
 /// The checkpoint to resume from in `root`: the published one (`latest`), or if that is damaged or
 /// the pointer is unreadable the newest complete one. Appends to `warnings` what was skipped and
-/// why. "" if there is no checkpoint at all; UserError if there are some but none is complete.
+/// why. `unusable` (names like step_00000010) are skipped without a word: the caller found out.
+/// "" if there is no checkpoint at all; UserError if there are some but none is complete.
 std::string find_checkpoint(const std::string& root, Trust trust,
-                            std::vector<std::string>* warnings);
+                            std::vector<std::string>* warnings,
+                            const std::vector<std::string>& unusable = {});
 
 /// A checkpoint given by a user: its folder, a `checkpoints` folder, or an output folder. UserError
 /// if there is none.

@@ -25,6 +25,7 @@
 #include "train/fabric.h"
 #include "train/machine.h"
 #include "train/plans.h"
+#include "train/resume.h"
 #include "train/run_folder.h"
 #include "train/session.h"
 #include "train/start_report.h"
@@ -128,9 +129,14 @@ class Trainer {
     if (root()) lock_ = std::make_unique<FolderLock>(config_.run.output_dir);
   }
 
+  /// What to start from: auto, none or a path.
+  std::string wish() const {
+    return command_.resume.empty() ? config_.checkpoint.resume : command_.resume;
+  }
+
   /// Fresh weights or a checkpoint.
   void start_states() {
-    const std::string wish = command_.resume.empty() ? config_.checkpoint.resume : command_.resume;
+    const std::string wish = this->wish();
     std::vector<std::string> warnings;
     std::string from;
     if (root()) {
@@ -150,13 +156,15 @@ class Trainer {
 
   void load_states() {
     from_ = fabric_.broadcast(from_);
+    if (!from_.empty()) {
+      from_ = restore_session(*session_, fabric_, from_, wish() == "auto" ? checkpoints() : "");
+    }
     agree(fabric_, [&] {
       if (from_.empty()) {
         session_->initialise(static_cast<uint64_t>(config_.run.seed));
         return;
       }
       const CheckpointReader reader(from_);
-      session_->restore(reader);
       if (reader.step() == 0) return;  // imported weights: a run of its own begins
       at_.step = reader.step();
       at_.samples = reader.metadata_int("consumed_samples");
@@ -295,7 +303,8 @@ class Trainer {
     }
     if (root() && totals_.row_growths > row_growths) {
       log_warning(cat("step ", at_.step, ": token rows of other ranks outgrew their memory, ",
-                      totals_.row_growths, " times since the start: routing is less balanced than "
+                      totals_.row_growths,
+                      " times since the start: routing is less balanced than "
                       "compute.ragged_headroom allows for"));
     }
   }

@@ -294,6 +294,14 @@ TEST(Store, DamagedPointerOrCheckpointFallsBack) {
     EXPECT_EQ(warnings.size(), 1u) << pointer;
   }
   std::vector<std::string> warnings;
+  const auto next = [&](const std::vector<std::string>& unusable) {
+    return fs::path(find_checkpoint(folder.path(), Trust::kSizes, &warnings, unusable)).filename();
+  };
+  write_bytes(folder / "latest", "step_00000015\n");
+  EXPECT_EQ(next({"step_00000015"}), "step_00000010");
+  EXPECT_EQ(next({"step_00000010"}), "step_00000015");
+  EXPECT_TRUE(warnings.empty());
+  EXPECT_REFUSED(next({"step_00000005", "step_00000010", "step_00000015"}), "none is complete");
   fs::remove(folder / "latest");
   EXPECT_EQ(find(folder.path(), &warnings), "step_00000015");
   EXPECT_EQ(warnings.size(), 1u);

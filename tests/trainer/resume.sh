@@ -145,6 +145,22 @@ test_wrong_checkpoints() {
   same_run unbroken pointer
 }
 
+# Damage that only shows while reading: the run goes on from the checkpoint before, on all ranks, and ends the same.
+test_damaged_newest() {
+  corpus
+  expect 0 train run 2 $small --set checkpoint.interval=2 --steps 4
+  local shard=run/checkpoints/step_00000004/rank_00001.safetensors
+  printf 'xyz' | dd of="$shard" bs=1 seek=$(($(stat -c %s "$shard") - 9)) conv=notrunc status=none
+  expect 2 train run 2 $small --resume run/checkpoints/step_00000004
+  says "damaged"
+  expect 0 train run 2 $small
+  says_once "step_00000004 cannot be used"
+  says "after step 2"
+  expect 0 train unbroken 2 $small
+  same_run unbroken run
+  same_weights unbroken run
+}
+
 # The same over pipeline stages, and from stages to one rank and back.
 test_resume_pipeline() {
   corpus
