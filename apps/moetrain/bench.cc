@@ -11,6 +11,7 @@
 #include "fabric_options.h"
 #include "train/bench_dispatch.h"
 #include "train/bench_machine.h"
+#include "train/bench_overlap.h"
 #include "train/bench_step.h"
 #include "train/bench_tools.h"
 
@@ -108,6 +109,7 @@ int run_bench(const BenchCommand& c) {
       }
     }
     if (c.what == "collectives") say(fabric, bench_collectives(fabric, collectives).text);
+    if (all || c.what == "overlap") say(fabric, bench_overlap({}).text);
     if (all || c.what == "kernels") say(fabric, kernels(c, fabric));
     if (c.what == "dispatch" || (all && fabric.size() > 1)) {
       say(fabric, dispatch(c, fabric, machine));
