@@ -60,6 +60,7 @@ struct ComputeConfig {
   bool fusion = true;
   FusionConfig fusion_passes;
   bool pad_value_heads = false;
+  bool packed_weights = true;
   Auto<int64_t> threads;
   std::optional<std::string> machine;
   std::optional<int64_t> memory_limit;  ///< bytes per rank; a plan that needs more is refused

@@ -150,6 +150,7 @@ void Executor::prepare(const Segment& segment, std::vector<Prepared>& out) {
       for (int s : l->out) out_types.push_back(plan_.slots[s].type);
       p.kernel = device_.choose(*l->op, l->attrs, in_types, out_types);
       workspace_bytes_ = std::max(workspace_bytes_, p.kernel.workspace_bytes);
+      keep_weight(*l, p.kernel);
       in = &l->in;
       results = &l->out;
     } else if (const auto* c = std::get_if<Collective>(&instruction.what)) {
@@ -167,6 +168,16 @@ void Executor::prepare(const Segment& segment, std::vector<Prepared>& out) {
       if (plan_.slots[(*results)[k]].frame >= 0) p.moving_out.push_back(static_cast<int>(k));
     }
   }
+}
+
+/// Lets the device keep the second operand of a launch if it is a state.
+void Executor::keep_weight(const Launch& launch, const KernelChoice& kernel) {
+  if (launch.in.size() < 2 || plan_.slots[root(launch.in[1])].home != Home::kState) return;
+  const Slot& x = plan_.slots[launch.in[0]];
+  const int64_t rows = x.extent >= 0 ? plan_.extents[x.extent].expected
+                       : x.type.shape.empty() ? 1
+                                              : numel(x.type.shape) / std::max<int64_t>(1, x.type.shape.back());
+  owned_bytes_ += device_.keep(kernel, tensor(launch.in[1]), rows);
 }
 
 void Executor::run(const std::string& name) {
@@ -287,10 +298,12 @@ void Executor::run_bind(const Bind& bind, int side, Lane& lane) {
 void Executor::run_collective(const Collective& c, const Prepared& p, int side, Lane& lane) {
   Communicator& group = *groups_[c.group];
   if (c.op == &ops::kSend) return group.send(p.in[0].data, p.in[0].bytes(), 1, lane);
+  if (c.op == &ops::kRecv) device_.changed(p.out[0].data, p.out[0].bytes());
   if (c.op == &ops::kRecv) return group.recv(p.out[0].data, p.out[0].bytes(), 0, lane);
   const Tensor& in = p.in[0];
   const Tensor& out = p.out[0];
   const int64_t members = group.size();
+  device_.changed(out.data, out.bytes());
   const ReduceOp reduce = c.attrs.integer_or("maximum", 0) ? ReduceOp::kMax : ReduceOp::kSum;
   if (c.op == &ops::kAllGather) {
     group.all_gather(in.data, out.data, in.bytes(), lane);

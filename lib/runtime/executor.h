@@ -80,6 +80,7 @@ class Executor {
   struct Frame;
 
   void prepare(const Segment& segment, std::vector<Prepared>& out);
+  void keep_weight(const Launch& launch, const KernelChoice& kernel);
   void issue(const Instruction& instruction, Prepared& p, Lane& lane);
   void run_collective(const Collective& c, const Prepared& p, int side, Lane& lane);
   void run_bind(const Bind& bind, int side, Lane& lane);

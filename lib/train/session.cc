@@ -96,6 +96,9 @@ CompileRequest compile_request(const Config& config, const Graph& graph, int ran
   return request;
 }
 
+/// Micro-batches of an update up to which copies of weights cost as much as they save.
+constexpr int kFewReads = 4;
+
 Session::Session(const Config& config, Fabric& fabric, const SessionOptions& options)
     : config_(config), fabric_(fabric), session_options_(options),
       options_(graph_options(config, options)), table_(moetrain::parameters(config.model)),
@@ -112,6 +115,9 @@ Session::Session(const Config& config, Fabric& fabric, const SessionOptions& opt
   cpu.threads = static_cast<int>(rank_threads(config, fabric));
   cpu.reference = options.reference;
   const std::vector<int> micro_batches = config_micro_batches(config);
+  cpu.keep_packed = config.compute.packed_weights &&
+                    (config_order(config, graph_) == PipelineOrder::kForwardOnly ||
+                     *std::max_element(micro_batches.begin(), micro_batches.end()) > kFewReads);
   device_ = config.compute.backend == Backend::kAscend ? make_ascend_device()
                                                       : make_cpu_device(cpu);
   executor_ = std::make_unique<Executor>(compiled_.plan, *device_, fabric,

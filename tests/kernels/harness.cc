@@ -133,7 +133,7 @@ std::vector<std::vector<double>> Case::reference(bool absolute) const {
   return values;
 }
 
-std::vector<std::vector<std::byte>> Case::run(const Kernel& kernel, int threads) const {
+std::vector<std::vector<std::byte>> Case::run(const Kernel& kernel, int threads, bool packed) const {
   const std::vector<Type> in_types = this->in_types(), out_types = op_.infer(attrs_, in_types);
   std::vector<std::vector<std::byte>> copies;
   std::vector<Tensor> in, out;
@@ -152,7 +152,15 @@ std::vector<std::vector<std::byte>> Case::run(const Kernel& kernel, int threads)
   }
   Guarded workspace(kernel.workspace ? kernel.workspace(attrs_, in_types, out_types, threads) : 0);
   ThreadPool pool(threads);
-  kernel.run({attrs_, in, out, workspace.data(), workspace.bytes.size() - 2 * kGuard, pool});
+  LaunchArgs args{attrs_, in, out, workspace.data(), workspace.bytes.size() - 2 * kGuard, pool};
+  Guarded copy(packed ? kernel.packed_floats(in_types) * sizeof(float) : 0);
+  if (packed) {
+    kernel.pack(args, reinterpret_cast<float*>(copy.data()));
+    EXPECT_TRUE(copy.intact()) << kernel.name << " writes outside its packed weight";
+    args.packed = reinterpret_cast<const float*>(copy.data());
+    std::fill(copies[1].begin(), copies[1].end(), std::byte{0xff});
+  }
+  kernel.run(args);
   EXPECT_TRUE(workspace.intact()) << kernel.name << " writes outside its workspace";
   std::vector<std::vector<std::byte>> results;
   for (size_t i = 0; i < out.size(); ++i) {
@@ -185,6 +193,11 @@ void Case::check(const std::vector<Bound>& bounds) const {
   for (int threads : {2, 3}) {
     EXPECT_EQ(results, run(*kernel, threads))
         << kernel->name << " differs with " << threads << " threads";
+  }
+  if (kernel->packed_floats) {
+    for (int threads : {1, 3}) {
+      EXPECT_EQ(results, run(*kernel, threads, true)) << kernel->name << " differs when packed";
+    }
   }
   const auto expected = reference(false);
   const bool sums =

@@ -51,9 +51,9 @@ class Case {
     return *this;
   }
 
-  /// Runs the kernel of the target in use with 1, 2 and 3 threads: all must give the same bits,
-  /// within the bound of the reference, and leave the guard bytes around outputs and workspace
-  /// alone.
+  /// Runs the kernel of the target in use with 1, 2 and 3 threads, and with a packed copy of its weight
+  /// if it takes one: all must give the same bits, within the bound of the reference, and leave the guard
+  /// bytes around outputs, workspace and copy alone.
   void check(const std::vector<Bound>& bounds) const;
 
   const Attrs& attrs() const { return attrs_; }
@@ -71,7 +71,8 @@ class Case {
   Tensor tensor(const Operand& operand) const;
   Operand& append(DType dtype, Shape shape);
   std::vector<Type> in_types() const;
-  std::vector<std::vector<std::byte>> run(const Kernel& kernel, int threads) const;
+  std::vector<std::vector<std::byte>> run(const Kernel& kernel, int threads,
+                                          bool packed = false) const;
   Shape runtime_shape(const Type& type) const;
 
   const OpDef& op_;

@@ -45,6 +45,16 @@ class Device {
                       std::span<const Tensor> inputs, std::span<Tensor> outputs,
                       std::byte* workspace, Lane& lane) = 0;
 
+  /// Says that launches of `kernel` will read `weight`, whose memory rarely changes, as their second operand,
+  /// with about `rows` rows in the first one. The device may then keep the weight as its kernel likes it best
+  /// from launch to launch; returns the memory it holds for that, bytes, 0 if it does not. It sees its own
+  /// launches and copies write to the weight; of all other writers changed() must tell.
+  virtual int64_t keep(const KernelChoice& /*kernel*/, const Tensor& /*weight*/, int64_t /*rows*/) {
+    return 0;
+  }
+  /// Something other than this device's launches and copies was issued that writes these bytes.
+  virtual void changed(const void* /*memory*/, size_t /*bytes*/) {}
+
   /// Issues copies between host and device. The host buffer must stay valid until done.
   virtual void copy_in(void* device, const void* host, size_t bytes, Lane& lane) = 0;
   virtual void copy_out(void* host, const void* device, size_t bytes, Lane& lane) = 0;
@@ -56,6 +66,7 @@ class Device {
 struct CpuOptions {
   int threads = 1;       ///< of this rank
   bool reference = false;  ///< every op by its reference loops
+  bool keep_packed = false;  ///< keep() weights that small products read: pays if they do so again and again
 };
 std::unique_ptr<Device> make_cpu_device(const CpuOptions& options);
 /// The NPU of this rank. Throws UserError in a build without the vendor's toolkit.

@@ -135,6 +135,7 @@ struct KernelTiming {
   DType dtype;
   double seconds = 0;  ///< median
   double best_seconds = 0;
+  double packed_seconds = 0;  ///< median with the weight packed beforehand; 0: no such thing
   double flops = 0;  ///< of matrix products; 0 for streaming kernels
   double bytes = 0;  ///< read plus written, for streaming kernels
 };
@@ -146,17 +147,26 @@ KernelTiming time_case(const BenchCase& c, const Kernel& kernel, DType dtype, do
       kernel.workspace ? kernel.workspace(c.attrs, launch.in_types, launch.out_types, pool.size())
                        : 0;
   const Pages workspace(bytes);
-  const LaunchArgs args{c.attrs, launch.in, launch.out, workspace.data(), bytes, pool};
-  kernel.run(args);
-  std::vector<double> times;
-  double spent = 0;
-  while (times.size() < 3 || (spent < budget && times.size() < 1000)) {
-    times.push_back(seconds_of(pool.size(), [&] { kernel.run(args); }));
-    spent += times.back();
+  LaunchArgs args{c.attrs, launch.in, launch.out, workspace.data(), bytes, pool};
+  auto median_and_best = [&] {
+    kernel.run(args);
+    std::vector<double> times;
+    double spent = 0;
+    while (times.size() < 3 || (spent < budget && times.size() < 1000)) {
+      times.push_back(seconds_of(pool.size(), [&] { kernel.run(args); }));
+      spent += times.back();
+    }
+    std::sort(times.begin(), times.end());
+    return std::pair(times[times.size() / 2], times[0]);
+  };
+  const auto [median, best] = median_and_best();
+  KernelTiming timing{kernel.name, c.shape, dtype, median, best, 0, 0, launch.bytes};
+  if (kernel.packed_floats) {
+    const Pages packed(kernel.packed_floats(launch.in_types) * sizeof(float));
+    kernel.pack(args, reinterpret_cast<float*>(packed.data()));
+    args.packed = reinterpret_cast<const float*>(packed.data());
+    timing.packed_seconds = median_and_best().first;
   }
-  std::sort(times.begin(), times.end());
-  KernelTiming timing{kernel.name, c.shape, dtype,       times[times.size() / 2],
-                      times[0],    0,       launch.bytes};
   // The cost of an op counts the largest ragged extent once, which is what the cases fill.
   timing.flops = c.op->cost(c.attrs, launch.in_types, launch.out_types).matmul_flops;
   return timing;
@@ -167,11 +177,16 @@ std::string line_of(const KernelTiming& t, const MachinePeaks& peaks) {
   const double amount = compute ? t.flops : t.bytes;
   const double peak = compute ? peaks.of(t.dtype) : peaks.copy_bytes;
   char text[200];
-  std::snprintf(text, sizeof text, "%-24s %-22s %-5s %10.1f us %8.1f %-7s %5.1f %% %5.1f %%\n",
+  std::snprintf(text, sizeof text, "%-24s %-22s %-5s %10.1f us %8.1f %-7s %5.1f %% %5.1f %%",
                 t.kernel.c_str(), t.shape.c_str(), moetrain::name_of(t.dtype), t.seconds * 1e6,
                 amount / t.seconds / 1e9, compute ? "GFLOP/s" : "GB/s",
                 100 * amount / t.seconds / peak, 100 * amount / t.best_seconds / peak);
-  return text;
+  std::string line = text;
+  if (t.packed_seconds > 0) {
+    std::snprintf(text, sizeof text, " %5.1f %%", 100 * amount / t.packed_seconds / peak);
+    line += text;
+  }
+  return line + "\n";
 }
 
 template <class Done>
@@ -209,13 +224,15 @@ MachinePeaks probe_peaks(int threads) {
 
 std::string bench_kernels(const BenchKernelOptions& options) {
   const MachinePeaks peaks = probe_peaks(options.threads);
-  char head[300];
+  char head[500];
   std::snprintf(head, sizeof head,
                 "%s, %d thread(s): peak %.0f GFLOP/s f32, %.0f GFLOP/s bf16, copy %.1f GB/s\n"
-                "%-24s %-22s %-5s %13s %16s %7s %7s\n",
+                "packed: median with the weight packed beforehand, as it is kept where many small "
+                "products of an update read it\n"
+                "%-24s %-22s %-5s %13s %16s %7s %7s %7s\n",
                 name_of(current_target()), options.threads, peaks.f32_flops / 1e9,
                 peaks.bf16_flops / 1e9, peaks.copy_bytes / 1e9, "kernel", "shape", "dtype",
-                "median", "rate", "median", "best");
+                "median", "rate", "median", "best", "packed");
   std::string text = head;
   time_all(options, [&](const KernelTiming& t) { text += line_of(t, peaks); });
   return text;

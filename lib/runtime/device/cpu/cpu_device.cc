@@ -5,9 +5,11 @@
 #include <chrono>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "base/error.h"
 #include "runtime/device/cpu/kernels/kernels.h"
+#include "runtime/device/cpu/packed_weights.h"
 #include "runtime/device/cpu/threads.h"
 #include "runtime/device/device.h"
 
@@ -16,6 +18,9 @@ namespace moetrain {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
+/// Products with more rows than this pack a weight as they go, hidden behind their own arithmetic; a copy
+/// would only cost memory.
+constexpr int64_t kFewRows = 256;
 
 class CpuDevice : public Device {
  public:
@@ -47,8 +52,10 @@ class CpuDevice : public Device {
   void release(std::byte* memory) override {
     auto at = sizes_.find(memory);
     MT_CHECK(at != sizes_.end(), "memory released twice");
-    munmap(memory, at->second);
+    const size_t size = at->second;
     sizes_.erase(at);
+    munmap(memory, size);
+    for (float* copy : packed_.forget(memory, size)) release(reinterpret_cast<std::byte*>(copy));
   }
 
   Lane& lane(int index) override {
@@ -79,15 +86,35 @@ class CpuDevice : public Device {
               std::span<const Tensor> inputs, std::span<Tensor> outputs, std::byte* workspace,
               Lane& lane) override {
     const auto* kernel = static_cast<const cpu::Kernel*>(choice.handle);
-    host(lane).post([this, kernel, &op, &attrs, inputs, outputs, workspace,
+    cpu::PackedWeights::Copy* copy = nullptr;
+    // One lane runs what it gets in order, so what is fresh at issue is packed when it runs.
+    if (kernel && kernel->packed_floats && &lane == lanes_[0].get()) {
+      copy = packed_.find(*kernel, inputs[1]);
+    }
+    const float* packed = copy ? copy->data : nullptr;
+    const bool stale = copy && !std::exchange(copy->fresh, true);
+    for (const Tensor& t : outputs) packed_.changed(t.data, static_cast<size_t>(t.bytes()));
+    host(lane).post([this, kernel, &op, &attrs, inputs, outputs, workspace, packed, stale,
                      bytes = choice.workspace_bytes] {
-      if (kernel) {
-        kernel->run({attrs, inputs, outputs, workspace, bytes, pool_});
-      } else {
-        op.reference(attrs, inputs, outputs);
-      }
+      if (!kernel) return op.reference(attrs, inputs, outputs);
+      const cpu::LaunchArgs args{attrs, inputs, outputs, workspace, bytes, pool_, packed};
+      if (stale) kernel->pack(args, const_cast<float*>(packed));
+      kernel->run(args);
     });
   }
+
+  int64_t keep(const KernelChoice& choice, const Tensor& weight, int64_t rows) override {
+    const auto* kernel = static_cast<const cpu::Kernel*>(choice.handle);
+    if (!options_.keep_packed || !kernel || !kernel->packed_floats) return 0;
+    const int64_t products = weight.shape.size() == 3 ? weight.shape[0] : 1;
+    if (weight.numel() == 0 || rows > kFewRows * products) return 0;
+    if (packed_.keeps(*kernel, weight)) return 0;
+    const std::vector<Type> types = {{}, {weight.dtype, weight.shape, false}};
+    const size_t bytes = static_cast<size_t>(kernel->packed_floats(types)) * sizeof(float);
+    packed_.keep(*kernel, weight, reinterpret_cast<float*>(allocate(bytes, "packed weights")));
+    return static_cast<int64_t>(bytes);
+  }
+  void changed(const void* memory, size_t bytes) override { packed_.changed(memory, bytes); }
 
   void mark(double& seconds, Lane& lane) override {
     host(lane).post([&seconds] {
@@ -99,9 +126,10 @@ class CpuDevice : public Device {
     copy(device, from, bytes, lane);
   }
   void copy_out(void* to, const void* device, size_t bytes, Lane& lane) override {
-    copy(to, device, bytes, lane);
+    host(lane).post([=] { std::memcpy(to, device, bytes); });
   }
   void copy(void* to, const void* from, size_t bytes, Lane& lane) override {
+    packed_.changed(to, bytes);
     host(lane).post([=] { std::memcpy(to, from, bytes); });
   }
 
@@ -111,6 +139,7 @@ class CpuDevice : public Device {
   const CpuOptions options_;
   ThreadPool pool_;
   std::map<void*, size_t> sizes_;
+  cpu::PackedWeights packed_;
   std::array<std::unique_ptr<HostLane>, 8> lanes_;
 };
 

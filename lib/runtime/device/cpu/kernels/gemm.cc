@@ -144,11 +144,35 @@ struct Task {
   int64_t m0, m1, n0, n1;
 };
 
-/// Announces what pack will read of B for words from p0 on.
+/// Columns [j, j + cols) of B, k in [p0, p0 + k), as one panel of words.
+void pack_panel(const MicroSet& set, const Gemm& g, DType operands, int64_t p0, int64_t k, int64_t j,
+                int64_t cols, float* panel) {
+  const int64_t width = set.tile_cols(), pad = ceil_div(cols, set.lanes) * set.lanes;
+  if (g.b_transposed)
+    set.pack.transposed(element(g.b, operands, j * g.ldb + p0), g.ldb, k, cols, pad, panel, width);
+  else
+    set.pack.rows(element(g.b, operands, p0 * g.ldb + j), g.ldb, k, cols, pad, panel, width);
+}
+
+/// Rows of the next tile when `left` are left: not a full tile and then a sliver, which would be bound by
+/// loads, but two halves.
+int64_t tile_rows(int64_t left) {
+  if (left <= kTileRows) return left;
+  return left < 2 * kTileRows ? ceil_div(left, 2) : kTileRows;
+}
+
+const float* packed_panel(const Form& f, const Gemm& g, int64_t j, int64_t p0) {
+  return g.packed_b + j * ceil_div(g.k, f.set->pair) + p0 / f.set->pair * f.set->tile_cols();
+}
+
+/// Announces what pack_panel will read of B for words from p0 on.
 void announce_b(const Form& f, const Task& t, int64_t p0, int64_t turns, Ahead& ahead) {
   const int64_t size = static_cast<int64_t>(size_of(f.operands));
   const int64_t k = std::min(f.block * f.set->pair, t.g.k - p0), n = t.n1 - t.n0;
-  if (t.g.b_transposed)
+  if (t.g.packed_b) {
+    const int64_t line = f.set->tile_cols() * static_cast<int64_t>(sizeof(float));
+    ahead.begin(packed_panel(f, t.g, t.n0, p0), line, ceil_div(k, f.set->pair), line, turns);
+  } else if (t.g.b_transposed)
     ahead.begin(element(t.g.b, f.operands, t.n0 * t.g.ldb + p0), t.g.ldb * size, n, k * size, turns);
   else
     ahead.begin(element(t.g.b, f.operands, p0 * t.g.ldb + t.n0), t.g.ldb * size, k, n * size, turns);
@@ -179,24 +203,17 @@ void run_task(const Form& f, const Task& task, const Task* next, const Scratch& 
     const bool add = g.accumulate || p0 > 0;
     int64_t rs = g.a_rs / pair, cs = g.a_cs;
     const int64_t pitch = g.a_cs == 1 ? kTileRows * words : tile_pitch(words);
-    for (int64_t j = n0; j < n1; j += width) {
-      const int64_t cols = std::min(width, n1 - j);
-      float* panel = scratch.panels + (j - n0) * f.block;
-      const int64_t pad = ceil_div(cols, lanes) * lanes;
-      if (g.b_transposed) {
-        set.pack.transposed(element(g.b, f.operands, j * g.ldb + p0), g.ldb, k, cols, pad, panel,
-                            width);
-      } else {
-        set.pack.rows(element(g.b, f.operands, p0 * g.ldb + j), g.ldb, k, cols, pad, panel, width);
-      }
+    for (int64_t j = n0; j < n1 && !g.packed_b; j += width) {
+      pack_panel(set, g, f.operands, p0, k, j, std::min(width, n1 - j),
+                 scratch.panels + (j - n0) * f.block);
     }
     const int64_t panels = ceil_div(n1 - n0, width);
     if (!last || next) {
       announce_b(f, last ? *next : task, last ? 0 : p0 + k, panels * ceil_div(m1 - m0, kTileRows),
                  ahead_b);
     }
-    for (int64_t i = m0; i < m1; i += kTileRows) {
-      const int64_t rows = std::min<int64_t>(kTileRows, m1 - i);
+    for (int64_t i = m0, rows = 0; i < m1; i += rows) {
+      rows = f.pack_a ? std::min<int64_t>(kTileRows, m1 - i) : tile_rows(m1 - i);
       const void* a = scratch.a + (i - m0) % kPackRows / kTileRows * pitch;
       if (!f.pack_a) {
         a = element(g.a, f.operands, i * g.a_rs + p0);
@@ -214,7 +231,8 @@ void run_task(const Form& f, const Task& task, const Task* next, const Scratch& 
         ahead_a.turn(), ahead_b.turn();
         const int64_t cols = std::min(width, n1 - j);
         const int64_t vectors = ceil_div(cols, lanes);
-        const float* panel = scratch.panels + (j - n0) * f.block;
+        const float* panel =
+            g.packed_b ? packed_panel(f, g, j, p0) : scratch.panels + (j - n0) * f.block;
         const MicroKernel kernel = set.kernel[rows - 1][vectors - 1];
         if (f.strip) {
           float* c = scratch.strip + (i - m0) * (n1 - n0 + kMaxTileCols) + (j - n0);
@@ -290,6 +308,23 @@ size_t gemm_workspace(DType c_type, int64_t k, int threads) {
   // A strip's rows carry one tile of padding behind each task's columns.
   const size_t extra = strip ? static_cast<size_t>(kStripRows) * kMaxTileCols : 0;
   return threads * (words_per_worker(strip) + extra) * sizeof(float) + 64;
+}
+
+int64_t packed_b_floats(int64_t n, int64_t k, DType operands) {
+  const MicroSet& set = micro_set(operands);
+  return ceil_div(n, set.tile_cols()) * set.tile_cols() * ceil_div(k, set.pair);
+}
+
+void pack_b(const GemmBatch& batch, DType operands, float* out, ThreadPool& pool) {
+  const Gemm first = batch.part(batch.context, 0);
+  const MicroSet& set = micro_set(operands);
+  const int64_t width = set.tile_cols(), panels = ceil_div(first.n, width);
+  const int64_t step = ceil_div(first.k, set.pair) * width;
+  pool.run(batch.count * panels, [&](int64_t task, int) {
+    const Gemm g = batch.part(batch.context, task / panels);
+    const int64_t j = task % panels * width;
+    pack_panel(set, g, operands, 0, g.k, j, std::min(width, g.n - j), out + task * step);
+  });
 }
 
 void run_gemm(const GemmBatch& batch, DType operands, DType c_type, std::byte* workspace,

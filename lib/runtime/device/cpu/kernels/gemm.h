@@ -18,6 +18,7 @@ struct Gemm {
   const void* b = nullptr;
   int64_t ldb = 0;
   bool b_transposed = false;
+  const float* packed_b = nullptr;  ///< B as pack_b leaves it, instead of `b`
   void* c = nullptr;
   int64_t ldc = 0;
   bool accumulate = false;  ///< C += ...; C must be float then
@@ -32,6 +33,12 @@ struct GemmBatch {
 
 /// Bytes of workspace the products need with `threads` workers.
 size_t gemm_workspace(DType c_type, int64_t k, int threads);
+
+/// Floats of one packed B[k, n].
+int64_t packed_b_floats(int64_t n, int64_t k, DType operands);
+/// Packs B of all parts one after another into `out`, packed_b_floats each; all have the same n and k.
+/// Products give the same bits with and without.
+void pack_b(const GemmBatch& batch, DType operands, float* out, ThreadPool& pool);
 
 /// Runs all products of the batch. Every element of C is summed in one order that depends on k
 /// alone: blocks of k in turn, each block added to C. `c_type` f32, or bf16 (rounded once, after

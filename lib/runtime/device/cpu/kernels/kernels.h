@@ -20,6 +20,8 @@ struct LaunchArgs {
   std::byte* workspace;
   size_t workspace_bytes;
   ThreadPool& pool;
+  /// The second operand, a weight, as the kernel's `pack` left it. Null: as it is.
+  const float* packed = nullptr;
 };
 
 /// One kernel. Its result is bit-identical for any number of threads and any timing.
@@ -31,6 +33,10 @@ struct Kernel {
   size_t (*workspace)(const Attrs&, std::span<const Type> in, std::span<const Type> out,
                       int threads);
   void (*run)(const LaunchArgs&);
+  /// Floats of a packed copy of the second operand, which run() can use instead. Null: it has no use for
+  /// one. Its results are the same bits with and without.
+  int64_t (*packed_floats)(std::span<const Type> in) = nullptr;
+  void (*pack)(const LaunchArgs&, float* out) = nullptr;
 };
 
 /// All kernels, for each op the most special first: take the first that accepts.

@@ -1,5 +1,6 @@
 // Dense and grouped matrix products of training, forward, dX and dW, on the packed-panel driver.
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
 #include "runtime/device/cpu/kernels/families.h"
@@ -67,6 +68,7 @@ Gemm dw_gemm(int64_t t, int64_t n, int64_t k, bool accumulate) {
 void run_one(const LaunchArgs& args, Gemm g) {
   g.a = args.in[0].data;
   g.b = args.in[1].data;
+  g.packed_b = args.packed;
   g.c = args.out[0].data;
   run_gemm(g, args.in[0].dtype, args.out[0].dtype, args.workspace, args.workspace_bytes, args.pool);
 }
@@ -80,6 +82,37 @@ void run_matmul_dx(const LaunchArgs& args) {
   const Shape& w = args.in[1].shape;
   run_one(args, dx_gemm(args.in[0].rows(), w[0], w[1]));
 }
+
+/// All weights of a launch, packed for the forward product or (`dx`) for the gradient of its input.
+int64_t packed_forward_floats(Types in) {
+  const Shape& w = in[1].shape;
+  const int64_t k = w.back(), n = w[w.size() - 2];
+  return numel(w) / (n * k) * packed_b_floats(n, k, in[1].dtype);
+}
+
+int64_t packed_dx_floats(Types in) {
+  const Shape& w = in[1].shape;
+  const int64_t k = w.back(), n = w[w.size() - 2];
+  return numel(w) / (n * k) * packed_b_floats(k, n, in[1].dtype);
+}
+
+Gemm weight_part(const void* context, int64_t e) {
+  const auto& [w, dx] = *static_cast<const std::pair<const Tensor&, bool>*>(context);
+  const int64_t k = w.shape.back(), n = w.shape[w.shape.size() - 2];
+  Gemm g = dx ? dx_gemm(0, n, k) : forward_gemm(0, n, k);
+  g.b = w.as<const std::byte>() + e * n * k * static_cast<int64_t>(size_of(w.dtype));
+  return g;
+}
+
+void pack_weights(const LaunchArgs& args, bool dx, float* out) {
+  const Tensor& w = args.in[1];
+  const int64_t count = w.shape.size() == 3 ? w.shape[0] : 1;
+  const std::pair<const Tensor&, bool> context{w, dx};
+  if (w.numel() > 0) pack_b({count, &weight_part, &context}, w.dtype, out, args.pool);
+}
+
+void pack_forward(const LaunchArgs& args, float* out) { pack_weights(args, false, out); }
+void pack_dx(const LaunchArgs& args, float* out) { pack_weights(args, true, out); }
 
 /// Whether there is an accumulator (operand `index`); brings it into the output if it is not there.
 bool bring_accumulator(const LaunchArgs& args, size_t index) {
@@ -100,17 +133,11 @@ struct Grouped {
   const int32_t* offsets;
   int64_t n, k;
   bool accumulate;
+  int64_t packed_floats;  ///< of one expert's weight
 };
 
 std::byte* at(const Tensor& t, int64_t element) {
   return static_cast<std::byte*>(t.data) + element * static_cast<int64_t>(size_of(t.dtype));
-}
-
-void run_parts(const LaunchArgs& args, int64_t experts, int64_t n, int64_t k, bool accumulate,
-               Gemm (*part)(const void*, int64_t)) {
-  const Grouped grouped{&args, args.in[2].as<const int32_t>(), n, k, accumulate};
-  run_gemm({experts, part, &grouped}, args.in[0].dtype, args.out[0].dtype, args.workspace,
-           args.workspace_bytes, args.pool);
 }
 
 Gemm forward_part(const void* context, int64_t e) {
@@ -118,6 +145,7 @@ Gemm forward_part(const void* context, int64_t e) {
   Gemm g = forward_gemm(c.offsets[e + 1] - c.offsets[e], c.n, c.k);
   g.a = at(c.args->in[0], c.offsets[e] * c.k);
   g.b = at(c.args->in[1], e * c.n * c.k);
+  if (c.args->packed) g.packed_b = c.args->packed + e * c.packed_floats;
   g.c = at(c.args->out[0], c.offsets[e] * c.n);
   return g;
 }
@@ -127,6 +155,7 @@ Gemm dx_part(const void* context, int64_t e) {
   Gemm g = dx_gemm(c.offsets[e + 1] - c.offsets[e], c.n, c.k);
   g.a = at(c.args->in[0], c.offsets[e] * c.n);
   g.b = at(c.args->in[1], e * c.n * c.k);
+  if (c.args->packed) g.packed_b = c.args->packed + e * c.packed_floats;
   g.c = at(c.args->out[0], c.offsets[e] * c.k);
   return g;
 }
@@ -138,6 +167,18 @@ Gemm dw_part(const void* context, int64_t e) {
   g.b = at(c.args->in[1], c.offsets[e] * c.k);
   g.c = at(c.args->out[0], e * c.n * c.k);
   return g;
+}
+
+void run_parts(const LaunchArgs& args, int64_t experts, int64_t n, int64_t k, bool accumulate,
+               Gemm (*part)(const void*, int64_t)) {
+  int64_t packed = 0;
+  if (args.packed) {
+    const DType dtype = args.in[1].dtype;
+    packed = part == &dx_part ? packed_b_floats(k, n, dtype) : packed_b_floats(n, k, dtype);
+  }
+  const Grouped grouped{&args, args.in[2].as<const int32_t>(), n, k, accumulate, packed};
+  run_gemm({experts, part, &grouped}, args.in[0].dtype, args.out[0].dtype, args.workspace,
+           args.workspace_bytes, args.pool);
 }
 
 void run_grouped(const LaunchArgs& args) {
@@ -156,12 +197,15 @@ void run_grouped_dw(const LaunchArgs& args) {
 }
 
 constexpr Kernel kRows[] = {
-    {"matmul", "matmul.packed", &accepts_product, &forward_workspace, &run_matmul},
-    {"matmul_dx", "matmul_dx.packed", &accepts_product, &dx_workspace, &run_matmul_dx},
+    {"matmul", "matmul.packed", &accepts_product, &forward_workspace, &run_matmul,
+     &packed_forward_floats, &pack_forward},
+    {"matmul_dx", "matmul_dx.packed", &accepts_product, &dx_workspace, &run_matmul_dx,
+     &packed_dx_floats, &pack_dx},
     {"matmul_dw", "matmul_dw.packed", &accepts_weight_gradient, &dw_workspace, &run_matmul_dw},
-    {"grouped_matmul", "grouped_matmul.packed", &accepts_product, &forward_workspace, &run_grouped},
+    {"grouped_matmul", "grouped_matmul.packed", &accepts_product, &forward_workspace, &run_grouped,
+     &packed_forward_floats, &pack_forward},
     {"grouped_matmul_dx", "grouped_matmul_dx.packed", &accepts_product, &dx_workspace,
-     &run_grouped_dx},
+     &run_grouped_dx, &packed_dx_floats, &pack_dx},
     {"grouped_matmul_dw", "grouped_matmul_dw.packed", &accepts_weight_gradient, &dw_workspace,
      &run_grouped_dw},
 };
