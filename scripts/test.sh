@@ -22,7 +22,7 @@ jobs=$(nproc)
 failed=0
 
 # rooms of rings 1 to 4: everything that runs in one process
-rooms=(graph ops config checkpoint data_room shard strategy schedule comm train_metrics train)
+rooms=(graph ops config checkpoint data_room shard strategy schedule comm train_metrics train overlap)
 
 if [ "$quick" -eq 0 ]; then
   echo "test: AddressSanitizer and UBSan"
@@ -40,8 +40,8 @@ fi
 
 if [ "$soak" -eq 1 ]; then
   echo "test: ThreadSanitizer on ranks as threads"
-  scripts/setup.sh --build-dir build-tsan --target test_comm -- -DMOETRAIN_SANITIZE=thread
-  build-tsan/tests/test_comm --gtest_brief=1 || failed=1
+  scripts/setup.sh --build-dir build-tsan --target test_comm --target test_overlap -- -DMOETRAIN_SANITIZE=thread
+  for room in comm overlap; do "build-tsan/tests/test_$room" --gtest_brief=1 || failed=1; done
   for room in checkpoint comm mpi_comm; do
     [ -x "build/tests/test_$room" ] || continue
     echo "test: $room, again and again"

@@ -40,6 +40,7 @@ class ListScheduler {
     for (size_t i = 0; i < tasks.size(); ++i) {
       if (tasks[i].at_once) way_[i] = kNever;
     }
+    measure_sides();
     for (size_t i = 0; i < tasks.size(); ++i) {
       if (missing_[i] == 0) make_ready(static_cast<int>(i));
     }
@@ -50,6 +51,11 @@ class ListScheduler {
       queue_transfers();
       if (order_.size() == tasks_.size()) break;
       const int next = choose();
+      if (next < 0) {  // what the sides wait for lies ahead on the other one
+        patient_ = false;
+        continue;
+      }
+      patient_ = true;
       free_[0] = std::max(free_[0], ready_at(next)) + tasks_[next].seconds;
       end_[next] = free_[0];
       issue(next);
@@ -65,6 +71,33 @@ class ListScheduler {
       return way != o.way ? way > o.way : task < o.task;
     }
   };
+
+  /// Per side: the computations in their given order, and how many seconds of them lie before each task (a
+  /// transfer: before its first user).
+  void measure_sides() {
+    double sums[2] = {0, 0};
+    before_.resize(tasks_.size());
+    for (size_t i = 0; i < tasks_.size(); ++i) {
+      const Task& t = tasks_[i];
+      before_[i] = sums[t.side];
+      if (t.lane != 0 || filler_[i]) continue;
+      sums[t.side] += t.seconds;
+      way_of_side_[t.side].push_back(static_cast<int>(i));
+    }
+    for (size_t i = tasks_.size(); i-- > 0;) {
+      if (tasks_[i].lane == 0 || users_[i].empty()) continue;
+      const int user = *std::min_element(users_[i].begin(), users_[i].end());
+      if (tasks_[user].side == tasks_[i].side) before_[i] = before_[user];
+    }
+  }
+
+  /// May it run now, or is it too far ahead?
+  bool due(int task) const {
+    const int side = tasks_[task].side;
+    if (!patient_) return true;
+    if (tasks_[task].early >= Task::kAnyTime || front_[side] == way_of_side_[side].size()) return true;
+    return before_[task] - before_[way_of_side_[side][front_[side]]] <= tasks_[task].early;
+  }
 
   double ready_at(int task) const {
     double ready = 0;
@@ -93,14 +126,22 @@ class ListScheduler {
       urgent_.erase({way_[task], task});
     }
     order_.push_back(task);
+    issued_[task] = 1;
+    for (int side = 0; side < 2; ++side) {
+      const std::vector<int>& way = way_of_side_[side];
+      while (front_[side] < way.size() && issued_[way[front_[side]]]) ++front_[side];
+    }
     for (int u : users_[task]) {
       if (--missing_[u] == 0) make_ready(u);
     }
   }
 
   void queue_transfers() {
-    while (!transfers_.empty()) {
-      const int task = transfers_.begin()->task;
+    for (;;) {
+      const auto next = std::find_if(transfers_.begin(), transfers_.end(),
+                                     [&](const Urgency& u) { return due(u.task); });
+      if (next == transfers_.end()) return;
+      const int task = next->task;
       double& free = free_[tasks_[task].lane];
       free = end_[task] = std::max({free, free_[0], ready_at(task)}) + tasks_[task].seconds;
       issue(task);
@@ -129,6 +170,7 @@ class ListScheduler {
     double soonest = kNever;
     int first = -1;
     for (const Urgency& u : urgent_) {
+      if (!due(u.task)) continue;
       const double ready = ready_at(u.task);
       if (ready <= free_[0]) {
         first = u.task;
@@ -151,7 +193,10 @@ class ListScheduler {
     // One that would hold the way up for longer than it saves waits for a better place.
     if (filler >= 0 && (gap == kNever || tasks_[filler].seconds <= 2 * gap)) return filler;
     if (first >= 0) return first;
-    MT_CHECK(!fillers_.empty(), "tasks wait for one another in a circle");
+    if (fillers_.empty()) {
+      MT_CHECK(patient_, "tasks wait for one another in a circle");
+      return -1;
+    }
     return *std::min_element(fillers_.begin(), fillers_.end(), [&](int a, int b) {
       return ready_at(a) != ready_at(b) ? ready_at(a) < ready_at(b) : a < b;
     });
@@ -163,11 +208,15 @@ class ListScheduler {
   std::vector<int> missing_;
   std::vector<double> way_;  ///< seconds to the end of the longest chain behind, itself included
   std::vector<double> end_;
-  std::vector<char> filler_;
+  std::vector<char> filler_, issued_ = std::vector<char>(tasks_.size(), 0);
+  std::vector<double> before_;       ///< seconds of computation before it, in the given order
+  std::vector<int> way_of_side_[2];  ///< computations that are no fillers, in the given order
+  size_t front_[2] = {0, 0};         ///< the first of them that was not issued
   std::vector<double> free_;  ///< per lane
   std::set<Urgency> transfers_, urgent_;
   std::set<int> fillers_;
   int64_t stored_ = 0;
+  bool patient_ = true;  ///< keeps to `early`
   std::vector<int> order_;
 };
 

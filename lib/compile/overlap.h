@@ -13,12 +13,17 @@ struct Task {
   std::vector<int> after;  ///< earlier tasks it needs
   int64_t pinned = 0;      ///< bytes of operands that stay alive while it waits
   bool at_once = false;    ///< others wait for it elsewhere: nothing that could start goes before it
+  int side = 0;            ///< 0 or 1: which of two merged passes
+  double early = kAnyTime;  ///< how much computation of its side may still lie before it (a transfer: before
+                            ///< its first user) when it runs: what comes early keeps its memory for longer
+  static constexpr double kAnyTime = 1e300;
 };
 
 /// Orders tasks (given in a valid order) for a host that issues them one after the other: a task of the
 /// compute lane holds the host until what it needs has ended and then for its own length, a task of another
 /// lane is only queued. Transfers go out as soon as what they need is there; among computations the one with
-/// the longest way still behind it comes first. Work that no transfer waits for (weight gradients, mostly)
+/// the longest way still behind it comes first, except that nothing runs further ahead of the given order
+/// than its `early` says. Work that no transfer waits for (weight gradients, mostly)
 /// is filler: it runs where the lane would idle, the one whose length is closest to the gap, and otherwise
 /// when the operands of all waiting fillers hold more than `store_bytes`, oldest first, or at the end.
 /// Deterministic. Without tasks on other lanes the order stays as it is.

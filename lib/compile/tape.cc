@@ -180,16 +180,29 @@ void TapeWriter::write(const SegmentWork& segment) const {
   const std::vector<std::vector<int>> after = dependencies(work);
   std::vector<Task> tasks(n);
   std::vector<double> seconds(n);
+  double longest = 0;  // transfer
   std::vector<int> slots;
   for (int i = 0; i < n; ++i) {
     seconds[i] = predicted_seconds(plan_, work[i], links_);
     const auto* c = std::get_if<Collective>(&work[i].what);
-    tasks[i] = {seconds[i], lane_of(work[i]), after[i], 0, c != nullptr && c->op == &ops::kSend};
+    Task& task = tasks[i];
+    task.seconds = seconds[i];
+    task.lane = lane_of(work[i]);
+    task.after = after[i];
+    task.at_once = c != nullptr && c->op == &ops::kSend;
+    task.side = work[i].side;
+    const bool update = work[i].tag.phase == Phase::kUpdate;
+    if (task.lane != kComputeLane && !update) longest = std::max(longest, seconds[i]);
     for (int s : read_slots(work[i])) {
       const Slot& slot = plan_.slots[root_slot(plan_, s)];
       const bool held = slot.home == Home::kArena || slot.home == Home::kRagged;
       if (held) tasks[i].pinned += slot.bytes;
     }
+  }
+  // Gradients are summed as soon as they stand; all else comes no earlier than hiding it needs.
+  for (int i = 0; i < n; ++i) {
+    if (work[i].tag.phase == Phase::kUpdate) continue;
+    tasks[i].early = 2 * (tasks[i].lane == kComputeLane ? longest : seconds[i]);
   }
   Steps steps;
   steps.order = overlap_order(tasks, overlap_.store_bytes);

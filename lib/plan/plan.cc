@@ -1,6 +1,8 @@
 // Plans as text and numbers.
 #include "plan/plan.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/random.h"
 
@@ -125,9 +127,15 @@ std::string print_collectives(const Plan& plan) {
   for (const Segment& s : plan.segments) {
     if (!s.parts.empty()) continue;  // its parts are listed
     int64_t total = 0;
+    std::vector<const Instruction*> in_graph_order;
     for (const Instruction& in : s.instructions) {
+      if (std::holds_alternative<Collective>(in.what)) in_graph_order.push_back(&in);
+    }
+    std::stable_sort(in_graph_order.begin(), in_graph_order.end(),
+                     [](const Instruction* a, const Instruction* b) { return a->node < b->node; });
+    for (const Instruction* listed : in_graph_order) {
+      const Instruction& in = *listed;
       const auto* c = std::get_if<Collective>(&in.what);
-      if (!c) continue;
       const int64_t bytes = sent_bytes(plan, *c);
       total += bytes;
       text += cat(s.name, " ", in.name, " ", c->op->name, " ", plan.groups[c->group].name, " ",

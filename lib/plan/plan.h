@@ -143,7 +143,8 @@ struct Plan {
 
 /// The whole plan as text: slots, groups, tape.
 std::string print(const Plan& plan);
-/// One line per collective: name, op, group size, bytes this rank sends. Ragged ones at expected rows.
+/// One line per collective, in the order of the graph: name, op, group, bytes this rank sends. Ragged ones at
+/// expected rows. Merged segments are left out.
 std::string print_collectives(const Plan& plan);
 /// A hash that equals on all ranks of a pipeline stage when their plans belong together (same segments,
 /// ops, names).

@@ -130,6 +130,23 @@ TEST(Order, WhatOthersWaitForGoesFirst) {
   EXPECT_EQ(order[1], 2);
 }
 
+TEST(Order, NothingRunsFurtherAheadThanItMay) {
+  // Ten seconds of computation; a transfer that could start at once is read by the last of it.
+  std::vector<Task> tasks = {{1, 0, {}, 0}};
+  tasks.push_back({2, 1, {0}, 0});
+  for (int i = 1; i < 10; ++i) tasks.push_back({1, 0, {static_cast<int>(tasks.size()) - (i == 1 ? 2 : 1)}, 0});
+  tasks.push_back({1, 0, {1, 10}, 0});
+  tasks.push_back({1, 1, {11}, 0});  // makes the computations more than fillers
+  auto place = [&](double early) {
+    tasks[1].early = early;
+    const std::vector<int> order = overlap_order(tasks, 0);
+    return std::find(order.begin(), order.end(), 1) - order.begin();
+  };
+  EXPECT_EQ(place(Task::kAnyTime), 1);
+  EXPECT_EQ(place(4), 6);  // four more computations before its user
+  EXPECT_EQ(place(0), 10);
+}
+
 TEST(Order, IsValidAndRepeatsOnRandomWork) {
   std::mt19937 random(7);
   for (int round = 0; round < 300; ++round) {
@@ -140,6 +157,8 @@ TEST(Order, IsValidAndRepeatsOnRandomWork) {
       tasks[i].lane = static_cast<int>(random() % 4);
       tasks[i].pinned = static_cast<int64_t>(random() % 3);
       tasks[i].at_once = tasks[i].lane == 0 && random() % 8 == 0;
+      tasks[i].side = static_cast<int>(random() % 2);
+      if (random() % 2) tasks[i].early = static_cast<double>(random() % 6);
       for (int k = 0; k < 3 && i > 0; ++k) {
         if (random() % 2) tasks[i].after.push_back(static_cast<int>(random() % i));
       }
