@@ -12,6 +12,7 @@
 
 #include "base/dtype.h"
 #include "hwy/highway.h"
+#include "runtime/device/cpu/kernels/target.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moetrain::cpu {
@@ -33,8 +34,15 @@ HWY_INLINE VF load(const uint16_t* p) {
 }
 
 HWY_INLINE void store(VF v, float* p) { hn::StoreU(v, DF(), p); }
-/// Rounds to nearest even; NaN stays NaN.
+/// Rounds to nearest even; NaN stays NaN. (Numbers below 2^-126 may become zero.)
 HWY_INLINE void store(VF v, uint16_t* p) {
+#if HWY_TARGET == HWY_AVX3
+  if (HWY_LIKELY(bf16_instructions)) {  // Highway 1.0 does not know this instruction
+    __m256i rounded;
+    asm("vcvtneps2bf16 %1, %0" : "=v"(rounded) : "v"(v.raw));
+    return _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), rounded);
+  }
+#endif
   const hn::Rebind<uint16_t, DF> d16;
   const hn::RebindToUnsigned<DF> d32;
   const hn::RebindToSigned<DF> di;

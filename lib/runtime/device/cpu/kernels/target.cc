@@ -17,6 +17,9 @@
 // clang-format on
 
 namespace moetrain::cpu {
+
+bool bf16_instructions = false;
+
 namespace {
 
 int64_t mask_of(Target target) {
@@ -49,6 +52,7 @@ bool available(Target target) {
 void choose(Target target) {
   hwy::SetSupportedTargetsForTest(mask_of(target));
   hwy::GetChosenTarget().Update(mask_of(target));
+  bf16_instructions = target == Target::kAvx512Bf16;
 }
 
 Target first_choice() {
