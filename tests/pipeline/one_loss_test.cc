@@ -73,6 +73,12 @@ const Mix kMixes[] = {
     {"pp2_tp2_dualpipev", 4, {"pipeline=2", "tensor=2", "schedule=dualpipev"}},
     {"pp2_ep2_tp2", 8, {"pipeline=2", "tensor=2", "expert=2"}},
     {"pp2_ep4", 8, {"pipeline=2", "expert=4", "schedule=fused_1f1b"}},
+    {"pp4_fused", 4, {"pipeline=4", "schedule=fused_1f1b"}},
+    {"pp2_cp2_fused", 4, {"pipeline=2", "context=2", "schedule=fused_1f1b"}},
+    {"pp2_dp2_dualpipev", 4, {"pipeline=2", "schedule=dualpipev"}},
+    {"pp2_tp2_interleaved_fused", 4, {"pipeline=2", "tensor=2", "virtual_stages=2", "schedule=fused_1f1b"}},
+    {"pp2_ep4_dedup_nodes", 8, {"pipeline=2", "expert=4", "dispatch=dedup", "ranks_per_node=2"}},
+    {"pp2_ep2_no_overlap", 4, {"pipeline=2", "expert=2", "overlap=false", "schedule=dualpipev"}},
 };
 
 INSTANTIATE_TEST_SUITE_P(Mixes, Pipeline, testing::ValuesIn(kMixes),
