@@ -81,8 +81,20 @@ class Contender {
   }
 
   void timed_step() {
-    const std::vector<double> all = gather_numbers(fabric_, step());
+    session_->executor().take_comm_seconds();
+    const int64_t inter = fabric_.traffic().inter_node_bytes;
+    const double seconds = step();
+    const int64_t crossed = fabric_.traffic().inter_node_bytes - inter;
+    double moving = 0, exposed = 0;
+    for (const auto& [kind, s] : session_->executor().take_comm_seconds()) {
+      moving += s.total;
+      exposed += s.exposed;
+    }
+    const std::vector<double> all = gather_numbers(fabric_, seconds);
     times_.push_back(*std::max_element(all.begin(), all.end()));
+    moving_.push_back(mean(moving));
+    exposed_.push_back(mean(exposed));
+    inter_bytes_ = static_cast<int64_t>(mean(static_cast<double>(crossed)) * fabric_.size());
   }
 
   StepTiming timing(double peak) {
@@ -90,6 +102,9 @@ class Contender {
     t.name = name();
     t.seconds = median(times_);
     t.best_seconds = *std::min_element(times_.begin(), times_.end());
+    t.comm_seconds = median(moving_);
+    t.exposed_seconds = median(exposed_);
+    t.inter_bytes = inter_bytes_;
     t.tokens_per_second = static_cast<double>(tokens()) / t.seconds;
     t.mfu = t.tokens_per_second / fabric_.size() *
             training_flops_per_token(config().model, config().data.sequence_length) / peak;
@@ -101,11 +116,18 @@ class Contender {
   }
 
  private:
+  double mean(double mine) const {
+    double sum = 0;
+    for (double x : gather_numbers(fabric_, mine)) sum += x;
+    return sum / fabric_.size();
+  }
+
   StepVariant variant_;  // the session keeps a reference to its config
   Fabric& fabric_;
   std::unique_ptr<Session> session_;
   int64_t steps_ = 0;
-  std::vector<double> times_;
+  std::vector<double> times_, moving_, exposed_;
+  int64_t inter_bytes_ = 0;
 };
 
 std::string mebibytes(int64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
@@ -161,17 +183,17 @@ std::string StepsReport::text() const {
   std::string out = format_line("peak of one rank %.1f GFLOP/s (%s); steps in turns, medians\n",
                                 peak_flops / 1e9,
                                 peak_probed ? "probed now, before and between the steps" : "machine file");
-  out += format_line("%-34s %10s %10s %8s %7s %12s %12s\n", "variant", "ms/step", "tokens/s",
-                     "MFU %", "ratio", "planned", "held");
+  out += format_line("%-34s %10s %10s %8s %7s %11s %12s %12s\n", "variant", "ms/step", "tokens/s",
+                     "MFU %", "ratio", "exposed ms", "planned", "held");
   for (const StepTiming& t : timings) {
-    out += format_line("%-34s %10.2f %10.1f %8.2f %7.3f %12s %12s\n", t.name.c_str(),
+    out += format_line("%-34s %10.2f %10.1f %8.2f %7.3f %11.2f %12s %12s\n", t.name.c_str(),
                        t.seconds * 1e3, t.tokens_per_second, 100 * t.mfu,
-                       t.tokens_per_second / base.tokens_per_second,
+                       t.tokens_per_second / base.tokens_per_second, t.exposed_seconds * 1e3,
                        mebibytes(t.planned_bytes).c_str(), mebibytes(t.device_bytes).c_str());
   }
-  out += cat("ratio: tokens/s over those of '", base.name, "'. planned, held: memory of the fullest "
-             "rank by the plan and by the executor; its process, with only '", base.name,
-             "' in it: ", mebibytes(process_bytes), "\n");
+  out += cat("ratio: tokens/s over those of '", base.name, "'. exposed: communication that computation "
+             "waited for, mean over ranks. planned, held: memory of the fullest rank by the plan and "
+             "by the executor; its process, with only '", base.name, "' in it: ", mebibytes(process_bytes), "\n");
   if (!operations.empty()) out += "\n" + operations;
   return out;
 }
@@ -185,6 +207,9 @@ std::string StepsReport::json() const {
                ", \"seconds\": ", json_number(t.seconds),
                ", \"best_seconds\": ", json_number(t.best_seconds),
                ", \"tokens_per_second\": ", json_number(t.tokens_per_second),
+               ", \"comm_s\": ", json_number(t.comm_seconds),
+               ", \"exposed_comm_s\": ", json_number(t.exposed_seconds),
+               ", \"bytes_inter_node\": ", t.inter_bytes,
                ", \"mfu\": ", json_number(t.mfu), ", \"planned_bytes\": ", t.planned_bytes,
                ", \"device_bytes\": ", t.device_bytes, "}");
   }

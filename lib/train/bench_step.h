@@ -25,6 +25,9 @@ struct StepTiming {
   std::string name;
   double seconds = 0;             ///< median step
   double best_seconds = 0;
+  double comm_seconds = 0;        ///< with transfers under way, mean over ranks
+  double exposed_seconds = 0;     ///< of those, that computation waited for
+  int64_t inter_bytes = 0;        ///< of all ranks to other nodes, in one step
   double tokens_per_second = 0;   ///< of the job, by the median
   double mfu = 0;                 ///< of the peak probed in this run, or the machine file's
   int64_t planned_bytes = 0;      ///< states, activations, balanced token rows; the fullest rank
