@@ -42,7 +42,8 @@ Fields describe(ParallelConfig& c) {
               "(alltoall_once), gathered between nodes (allgather), "
               "once per destination node (dedup)"),
           row("schedule", choice(&c.schedule, kPipelineScheduleNames),
-              "order of micro-batches; fused_1f1b and dualpipev play the forward pass of one beside "
+              "order of micro-batches; fused_1f1b and dualpipev play the forward pass of one "
+              "beside "
               "the backward pass of another (fused_1f1b also without a pipeline), which hides "
               "token dispatch and keeps more activations"),
           row("virtual_stages", &c.virtual_stages, "layer chunks per pipeline rank (interleaving)")
@@ -54,12 +55,14 @@ Fields describe(ParallelConfig& c) {
               .unit("layers")
               .at_least(1),
           row("overlap", &c.overlap,
-              "run transfers beside computation: token dispatch, tensor parallel, gradient reduction, "
+              "run transfers beside computation: token dispatch, tensor parallel, gradient "
+              "reduction, "
               "messages between stages; results stay the same bits"),
           row("weight_gradient_store", &c.weight_gradient_store,
               "most that weight gradients put off to fill waiting times may keep alive, per rank")
               .unit("bytes")
-              .at_least(0),
+              .at_least(0)
+              .at_most(1e15),
           row("mesh", &c.mesh,
               "your own axes, major first: {NAME: SIZE}; their product is data x context x tensor")
               .unit("ranks")
