@@ -13,7 +13,7 @@ namespace {
 using Types = std::span<const Type>;
 
 /// Queries of one block: the contraction length of dK and dV.
-constexpr int64_t kBlockQueries = 16 * kTileRows;
+constexpr int64_t kBlockQueries = 32 * kTileRows;
 constexpr int64_t kTileWords = kBlockQueries * kMaxTileCols;
 
 /// Float buffers of one worker.
