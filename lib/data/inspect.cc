@@ -78,7 +78,7 @@ std::string inspect_dataset(const std::string& prefix, const Tokenizer* tokenize
     if (tokenizer == nullptr) continue;
     std::string text = tokenizer->decode(tokens);
     std::replace_if(
-        text.begin(), text.end(), [](char c) { return c >= 0 && c < 32; }, ' ');
+        text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 32; }, ' ');
     out << "    as text  " << text << "\n";
   }
   return out.str();

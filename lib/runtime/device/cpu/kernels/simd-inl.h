@@ -77,20 +77,14 @@ HWY_INLINE VF set1(float x) { return hn::Set(DF(), x); }
 HWY_INLINE float sum_lanes(VF v) { return hn::GetLane(hn::SumOfLanes(DF(), v)); }
 
 /// x, but at least `lowest` (at most `highest`); NaN stays NaN, so that bad numbers are not hidden.
-HWY_INLINE VF at_least(VF x, VF lowest) {
-#if HWY_TARGET == HWY_SCALAR
-  return hn::IfThenElse(hn::Lt(x, lowest), lowest, x);
+/// x86 returns the second operand where either is NaN; ARM's instruction would return the number.
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+HWY_INLINE VF at_least(VF x, VF lowest) { return hn::Max(lowest, x); }
+HWY_INLINE VF at_most(VF x, VF highest) { return hn::Min(highest, x); }
 #else
-  return hn::Max(lowest, x);  // x86 returns the second operand where either is NaN
+HWY_INLINE VF at_least(VF x, VF lowest) { return hn::IfThenElse(hn::Lt(x, lowest), lowest, x); }
+HWY_INLINE VF at_most(VF x, VF highest) { return hn::IfThenElse(hn::Gt(x, highest), highest, x); }
 #endif
-}
-HWY_INLINE VF at_most(VF x, VF highest) {
-#if HWY_TARGET == HWY_SCALAR
-  return hn::IfThenElse(hn::Gt(x, highest), highest, x);
-#else
-  return hn::Min(highest, x);
-#endif
-}
 
 constexpr float kLog2E = 1.44269504088896341f;
 

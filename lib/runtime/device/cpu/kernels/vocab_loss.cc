@@ -1,4 +1,5 @@
 // The output head's loss on one rank, and its two halves when the vocabulary is spread over ranks.
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -62,7 +63,7 @@ double settle_loss(void* context, int64_t t, float maximum, double sum, float la
   if (s.statistics) {
     top = -INFINITY, sum = 0, target = 0;
     auto at = [&](int64_t m, int64_t k) { return s.statistics[(m * 3 + k) * s.tokens + t]; };
-    for (int64_t m = 0; m < s.members; ++m) top = std::fmax(top, at(m, 0));
+    for (int64_t m = 0; m < s.members; ++m) top = std::max<double>(top, at(m, 0));
     for (int64_t m = 0; m < s.members; ++m) {
       sum += at(m, 1) * std::exp(at(m, 0) - top);
       target += at(m, 2);
