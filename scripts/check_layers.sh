@@ -40,6 +40,7 @@ only 'yaml-cpp/' '^lib/config/yaml\.cc$'
 only 'CLI/' '^apps/moetrain/cli\.cc$'
 only 'spdlog/' '^lib/base/log\.cc$'
 only 'hwy/' '^lib/runtime/device/cpu/'
+only 'oneapi/' '^lib/runtime/device/cpu/peer/'
 only 'pcre2\.h' '^lib/data/tokenizer/'
 only '(acl|hccl|aclnn)' '^lib/runtime/(device/ascend|comm/hccl)'
 

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 packages=(build-essential cmake ninja-build pkg-config ccache git python3
   libopenmpi-dev openmpi-bin libyaml-cpp-dev nlohmann-json3-dev libspdlog-dev libcli11-dev
   libhwy-dev libpcre2-dev libutf8proc-dev libprotobuf-dev protobuf-compiler
-  libgtest-dev googletest clang-format bible-kjv iproute2 procps)
+  libgtest-dev googletest clang-format bible-kjv iproute2 procps libdnnl-dev)
 
 build_dir=build packages_only=0 targets=() options=()
 while [ $# -gt 0 ]; do

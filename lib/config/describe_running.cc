@@ -75,7 +75,8 @@ Fields describe(ComputeConfig& c) {
           "pad values with zeros to the width of keys before attention, as kernels with one head "
           "width need; only for comparison"),
       row("packed_weights", &c.packed_weights,
-          "keep copies of weights in the order products read them, packed once per update, where more "
+          "keep copies of weights in the order products read them, packed once per update, where "
+          "more "
           "than 4 micro-batches of few rows share an update; costs the copies' memory"),
       row("threads", &c.threads, "compute threads per rank; auto: the cores a rank may use")
           .at_least(1)

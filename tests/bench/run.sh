@@ -51,6 +51,15 @@ test_kernels() {
   expect 0 "$moetrain" bench kernels --filter rms_norm --seconds 0.001
   says "rms_norm"
   check "other kernels left out" bash -c "! grep -q attention <<< '$result'"
+  expect 0 "$moetrain" bench kernels --filter grouped_matmul_dx --seconds 0.001 --threads 2
+  says "peer: "
+  products=$(grep grouped_matmul_dx <<< "$result")
+  check "three sizes in two dtypes" test "$(wc -l <<< "$products")" -eq 6
+  check "packed weights are timed" test "$(awk '{n = gsub(/%/, "")} n > 2' <<< "$products" | wc -l)" -eq 6
+  if [ -f "$(dirname "$moetrain")/moetrain_peer.so" ]; then
+    says "peer: oneDNN"
+    check "the peer ran all of them" test "$(grep -c '%$' <<< "$products")" -eq 6
+  fi
 }
 
 test_step() {

@@ -1,4 +1,6 @@
 // The CPU device keeps packed weights only as long as nothing has written to them.
+#include "runtime/device/device.h"
+
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -8,7 +10,6 @@
 #include "ops/matmul.h"
 #include "ops/update.h"
 #include "runtime/device/cpu/kernels/target.h"
-#include "runtime/device/device.h"
 
 namespace moetrain {
 namespace {
@@ -116,7 +117,8 @@ TEST_F(KeptWeight, ManyRowsOrGivenBackMemoryKeepNothing) {
 TEST(KeptWeights, OnlyWhenAsked) {
   const auto device = make_cpu_device({1, false, false});
   Tensor w{device->allocate(kW.shape[0] * kW.shape[1] * 4, "test"), DType::kF32, kW.shape};
-  const KernelChoice kernel = device->choose(ops::kMatmul, {}, std::vector{kX, kW}, std::vector{kY});
+  const KernelChoice kernel =
+      device->choose(ops::kMatmul, {}, std::vector{kX, kW}, std::vector{kY});
   EXPECT_EQ(device->keep(kernel, w, kM), 0);
 }
 

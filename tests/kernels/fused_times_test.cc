@@ -22,7 +22,8 @@ class Bench {
   Tensor tensor(DType dtype, Shape shape) {
     memory_.emplace_back(numel(shape) * size_of(dtype) + 256);
     Tensor t{memory_.back().data(), dtype, shape};
-    for (int64_t i = 0; is_float(dtype) && i < t.numel(); ++i) set_element(t, i, 0.01 * (i % 97 + 1));
+    for (int64_t i = 0; is_float(dtype) && i < t.numel(); ++i)
+      set_element(t, i, 0.01 * (i % 97 + 1));
     return t;
   }
 
@@ -57,7 +58,8 @@ class Bench {
       for (int which = 0; which < 2; ++which) {
         const auto begin = std::chrono::steady_clock::now();
         for (Step* s : which ? fused : apart) {
-          s->kernel->run({s->attrs, s->in, s->out, s->workspace.data(), s->workspace.size(), pool_});
+          s->kernel->run(
+              {s->attrs, s->in, s->out, s->workspace.data(), s->workspace.size(), pool_});
         }
         const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
         times[which].push_back(took.count());
@@ -110,12 +112,16 @@ TEST(FusedTimes, DISABLED_AgainstApart) {
   Attrs adam_copy = adam;
   adam_copy.set("copy", int64_t{1});
   const Tensor p = b.tensor(DType::kF32, weight), half = b.tensor(DType::kBF16, weight);
-  const std::vector<Tensor> in{p, b.tensor(DType::kF32, weight), b.tensor(DType::kF32, weight),
-                               b.tensor(DType::kF32, weight), b.tensor(DType::kF32, {}),
+  const std::vector<Tensor> in{p,
+                               b.tensor(DType::kF32, weight),
+                               b.tensor(DType::kF32, weight),
+                               b.tensor(DType::kF32, weight),
+                               b.tensor(DType::kF32, {}),
                                b.tensor(DType::kF32, {4})};
   std::vector<Tensor> more = in;
   more.push_back(half);
-  b.compare("adamw + assign", {&b.step(ops::kAdamw, adam, in), &b.step(ops::kAssign, {}, {half, p})},
+  b.compare("adamw + assign",
+            {&b.step(ops::kAdamw, adam, in), &b.step(ops::kAssign, {}, {half, p})},
             {&b.step(ops::kAdamw, adam_copy, more)});
 }
 

@@ -133,7 +133,8 @@ std::vector<std::vector<double>> Case::reference(bool absolute) const {
   return values;
 }
 
-std::vector<std::vector<std::byte>> Case::run(const Kernel& kernel, int threads, bool packed) const {
+std::vector<std::vector<std::byte>> Case::run(const Kernel& kernel, int threads,
+                                              bool packed) const {
   const std::vector<Type> in_types = this->in_types(), out_types = op_.infer(attrs_, in_types);
   std::vector<std::vector<std::byte>> copies;
   std::vector<Tensor> in, out;

@@ -51,9 +51,9 @@ class Case {
     return *this;
   }
 
-  /// Runs the kernel of the target in use with 1, 2 and 3 threads, and with a packed copy of its weight
-  /// if it takes one: all must give the same bits, within the bound of the reference, and leave the guard
-  /// bytes around outputs, workspace and copy alone.
+  /// Runs the kernel of the target in use with 1, 2 and 3 threads, and with a packed copy of its
+  /// weight if it takes one: all must give the same bits, within the bound of the reference, and
+  /// leave the guard bytes around outputs, workspace and copy alone.
   void check(const std::vector<Bound>& bounds) const;
 
   const Attrs& attrs() const { return attrs_; }

@@ -14,6 +14,7 @@
 #include "base/random.h"
 #include "base/text.h"
 #include "runtime/device/cpu/bench_cases.h"
+#include "runtime/device/cpu/bench_peer.h"
 #include "runtime/device/cpu/bench_probe.h"
 #include "runtime/device/cpu/kernels/kernels.h"
 #include "runtime/device/cpu/kernels/target.h"
@@ -136,8 +137,9 @@ struct KernelTiming {
   double seconds = 0;  ///< median
   double best_seconds = 0;
   double packed_seconds = 0;  ///< median with the weight packed beforehand; 0: no such thing
-  double flops = 0;  ///< of matrix products; 0 for streaming kernels
-  double bytes = 0;  ///< read plus written, for streaming kernels
+  double peer_seconds = 0;    ///< the peer library's median; 0: it has no such product
+  double flops = 0;           ///< of matrix products; 0 for streaming kernels
+  double bytes = 0;           ///< read plus written, for streaming kernels
 };
 
 KernelTiming time_case(const BenchCase& c, const Kernel& kernel, DType dtype, double budget,
@@ -148,24 +150,28 @@ KernelTiming time_case(const BenchCase& c, const Kernel& kernel, DType dtype, do
                        : 0;
   const Pages workspace(bytes);
   LaunchArgs args{c.attrs, launch.in, launch.out, workspace.data(), bytes, pool};
-  auto median_and_best = [&] {
-    kernel.run(args);
+  auto median_and_best = [&](const auto& run) {
+    run();
     std::vector<double> times;
     double spent = 0;
     while (times.size() < 3 || (spent < budget && times.size() < 1000)) {
-      times.push_back(seconds_of(pool.size(), [&] { kernel.run(args); }));
+      times.push_back(seconds_of(pool.size(), run));
       spent += times.back();
     }
     std::sort(times.begin(), times.end());
     return std::pair(times[times.size() / 2], times[0]);
   };
-  const auto [median, best] = median_and_best();
-  KernelTiming timing{kernel.name, c.shape, dtype, median, best, 0, 0, launch.bytes};
+  const auto own = [&] { kernel.run(args); };
+  const auto [median, best] = median_and_best(own);
+  KernelTiming timing{kernel.name, c.shape, dtype, median, best, 0, 0, 0, launch.bytes};
   if (kernel.packed_floats) {
     const Pages packed(kernel.packed_floats(launch.in_types) * sizeof(float));
     kernel.pack(args, reinterpret_cast<float*>(packed.data()));
     args.packed = reinterpret_cast<const float*>(packed.data());
-    timing.packed_seconds = median_and_best().first;
+    timing.packed_seconds = median_and_best(own).first;
+  }
+  if (const auto peer = peer_launch(c.op->name, args)) {
+    timing.peer_seconds = median_and_best(peer).first;
   }
   // The cost of an op counts the largest ragged extent once, which is what the cases fill.
   timing.flops = c.op->cost(c.attrs, launch.in_types, launch.out_types).matmul_flops;
@@ -182,9 +188,10 @@ std::string line_of(const KernelTiming& t, const MachinePeaks& peaks) {
                 amount / t.seconds / 1e9, compute ? "GFLOP/s" : "GB/s",
                 100 * amount / t.seconds / peak, 100 * amount / t.best_seconds / peak);
   std::string line = text;
-  if (t.packed_seconds > 0) {
-    std::snprintf(text, sizeof text, " %5.1f %%", 100 * amount / t.packed_seconds / peak);
-    line += text;
+  if (!compute) return line + "\n";
+  for (double seconds : {t.packed_seconds, t.peer_seconds}) {
+    std::snprintf(text, sizeof text, " %5.1f %%", 100 * amount / seconds / peak);
+    line += seconds > 0 ? text : "       -";
   }
   return line + "\n";
 }
@@ -229,10 +236,11 @@ std::string bench_kernels(const BenchKernelOptions& options) {
                 "%s, %d thread(s): peak %.0f GFLOP/s f32, %.0f GFLOP/s bf16, copy %.1f GB/s\n"
                 "packed: median with the weight packed beforehand, as it is kept where many small "
                 "products of an update read it\n"
-                "%-24s %-22s %-5s %13s %16s %7s %7s %7s\n",
+                "peer: %s, median, its weight packed beforehand\n"
+                "%-24s %-22s %-5s %13s %16s %7s %7s %7s %7s\n",
                 name_of(current_target()), options.threads, peaks.f32_flops / 1e9,
-                peaks.bf16_flops / 1e9, peaks.copy_bytes / 1e9, "kernel", "shape", "dtype",
-                "median", "rate", "median", "best", "packed");
+                peaks.bf16_flops / 1e9, peaks.copy_bytes / 1e9, peer_name().c_str(), "kernel",
+                "shape", "dtype", "median", "rate", "median", "best", "packed", "peer");
   std::string text = head;
   time_all(options, [&](const KernelTiming& t) { text += line_of(t, peaks); });
   return text;

@@ -1,4 +1,5 @@
-// The CPU as a device: host memory in huge pages, kernels from the ordered table, reference loops last.
+// The CPU as a device: host memory in huge pages, kernels from the ordered table, reference loops
+// last.
 #include <sys/mman.h>
 
 #include <array>
@@ -18,8 +19,8 @@ namespace moetrain {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
-/// Products with more rows than this pack a weight as they go, hidden behind their own arithmetic; a copy
-/// would only cost memory.
+/// Products with more rows than this pack a weight as they go, hidden behind their own arithmetic;
+/// a copy would only cost memory.
 constexpr int64_t kFewRows = 256;
 
 class CpuDevice : public Device {
@@ -37,8 +38,7 @@ class CpuDevice : public Device {
     size_t size = std::max<size_t>(bytes, 64);
     const bool huge = size >= kHugePage;
     size = huge ? (size + kHugePage - 1) / kHugePage * kHugePage : (size + 4095) / 4096 * 4096;
-    void* memory =
-        mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
       throw UserError(cat("out of memory: ", human_bytes(static_cast<double>(size)), " for ", what,
                           "; use more ranks, a smaller micro-batch or recomputation"),
@@ -118,7 +118,8 @@ class CpuDevice : public Device {
 
   void mark(double& seconds, Lane& lane) override {
     host(lane).post([&seconds] {
-      seconds = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+      seconds = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+                    .count();
     });
   }
 

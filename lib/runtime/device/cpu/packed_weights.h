@@ -1,4 +1,5 @@
-// Packed copies of weights that many small products read between two updates; knows when they are stale.
+// Packed copies of weights that many small products read between two updates; knows when they are
+// stale.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,8 @@
 
 namespace moetrain::cpu {
 
-/// For every kept weight one copy per kernel that reads it. A copy is stale from any write into the weight's
-/// memory until the next product packs it again. Used from one thread.
+/// For every kept weight one copy per kernel that reads it. A copy is stale from any write into the
+/// weight's memory until the next product packs it again. Used from one thread.
 class PackedWeights {
  public:
   struct Copy {
@@ -23,7 +24,8 @@ class PackedWeights {
 
   /// Whether launches of `kernel` already keep `weight`.
   bool keeps(const Kernel& kernel, const Tensor& weight) { return find(kernel, weight) != nullptr; }
-  /// Keeps `weight` for `kernel` in `data`, which holds the floats the kernel asks for and outlives this.
+  /// Keeps `weight` for `kernel` in `data`, which holds the floats the kernel asks for and outlives
+  /// this.
   void keep(const Kernel& kernel, const Tensor& weight, float* data);
   /// The copy for a launch of `kernel`, or null.
   Copy* find(const Kernel& kernel, const Tensor& weight);

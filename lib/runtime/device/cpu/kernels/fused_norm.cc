@@ -1,11 +1,11 @@
 // RMSNorm together with the sums around it: the residual stream passes through memory once.
-#include "runtime/device/cpu/kernels/hwy_targets.h"
-#include "runtime/device/cpu/kernels/families.h"
-#include "runtime/device/cpu/kernels/gain_gradient.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+
+#include "runtime/device/cpu/kernels/families.h"
+#include "runtime/device/cpu/kernels/gain_gradient.h"
+#include "runtime/device/cpu/kernels/hwy_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/device/cpu/kernels/fused_norm.cc"
@@ -62,15 +62,17 @@ void add_norm_rows(std::span<const Tensor> in, std::span<Tensor> out, double eps
         static_cast<float>(1.0 / std::sqrt(sum_lanes(squares) / static_cast<double>(d) + eps));
     out[2].as<float>()[row] = rstd;
     uint16_t* copy = out.size() > 3 ? out[3].as<uint16_t>() + at : nullptr;
-    if (out[1].dtype == DType::kF32) scale_row(x, gain, set1(rstd), out[1].as<float>() + at, copy, d);
-    else scale_row(x, gain, set1(rstd), out[1].as<uint16_t>() + at, copy, d);
+    if (out[1].dtype == DType::kF32)
+      scale_row(x, gain, set1(rstd), out[1].as<float>() + at, copy, d);
+    else
+      scale_row(x, gain, set1(rstd), out[1].as<uint16_t>() + at, copy, d);
   }
 }
 
 /// sum = other + rstd (g dy - xhat mean(g dy xhat)); dgain += dy xhat over the rows.
 template <class D>
-void norm_grad_add_loop(std::span<const Tensor> in, std::span<Tensor> out, float* dgain, int64_t begin,
-                        int64_t end) {
+void norm_grad_add_loop(std::span<const Tensor> in, std::span<Tensor> out, float* dgain,
+                        int64_t begin, int64_t end) {
   const int64_t d = in[1].cols();
   const float *gain = in[2].as<const float>(), *rstd = in[3].as<const float>();
   uint16_t* copy = out.size() > 2 ? out[2].as<uint16_t>() : nullptr;
@@ -97,10 +99,12 @@ void norm_grad_add_loop(std::span<const Tensor> in, std::span<Tensor> out, float
   }
 }
 
-void norm_grad_add_rows(std::span<const Tensor> in, std::span<Tensor> out, float* dgain, int64_t begin,
-                        int64_t end) {
-  if (in[0].dtype == DType::kF32) norm_grad_add_loop<float>(in, out, dgain, begin, end);
-  else norm_grad_add_loop<uint16_t>(in, out, dgain, begin, end);
+void norm_grad_add_rows(std::span<const Tensor> in, std::span<Tensor> out, float* dgain,
+                        int64_t begin, int64_t end) {
+  if (in[0].dtype == DType::kF32)
+    norm_grad_add_loop<float>(in, out, dgain, begin, end);
+  else
+    norm_grad_add_loop<uint16_t>(in, out, dgain, begin, end);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -150,7 +154,8 @@ void run_grad_add(const LaunchArgs& args) {
 
 constexpr Kernel kRows[] = {
     {"add_rms_norm", "add_rms_norm.vector", &accepts_norm, nullptr, &run_add_norm},
-    {"rms_norm_grad_add", "rms_norm_grad_add.vector", &accepts_grad, &grad_workspace, &run_grad_add},
+    {"rms_norm_grad_add", "rms_norm_grad_add.vector", &accepts_grad, &grad_workspace,
+     &run_grad_add},
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The gradient of a norm's gain: rows in fixed blocks, then the blocks in order, so that threads change no bit.
+// The gradient of a norm's gain: rows in fixed blocks, then the blocks in order, so that threads
+// change no bit.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +17,8 @@ inline size_t gain_workspace(const Shape& x) {
   return kCarverSlack + round_up_64(ceil_div(rows, kGainRows) * d * sizeof(float));
 }
 
-/// Calls rows(dgain, begin, end) for blocks of the rows of operand 1; each call writes its gain gradient
-/// (f32 [d]) to `dgain`. Output 1 becomes their sum, in block order.
+/// Calls rows(dgain, begin, end) for blocks of the rows of operand 1; each call writes its gain
+/// gradient (f32 [d]) to `dgain`. Output 1 becomes their sum, in block order.
 template <class Rows>
 void run_gain_gradient(const LaunchArgs& args, Rows rows) {
   const int64_t count = args.in[1].rows(), d = args.in[1].cols();

@@ -60,8 +60,8 @@ size_t strip_words(bool strip) {
 }
 size_t words_per_worker(bool strip) { return panel_words() + a_words() + strip_words(strip); }
 
-/// Asks for the cache lines of an operand a few at a time, while tiles of the one before it run: packing
-/// them later then waits for no memory.
+/// Asks for the cache lines of an operand a few at a time, while tiles of the one before it run:
+/// packing them later then waits for no memory.
 class Ahead {
  public:
   /// `rows` rows of `bytes` bytes, `pitch` bytes apart, over about `turns` turns.
@@ -145,8 +145,8 @@ struct Task {
 };
 
 /// Columns [j, j + cols) of B, k in [p0, p0 + k), as one panel of words.
-void pack_panel(const MicroSet& set, const Gemm& g, DType operands, int64_t p0, int64_t k, int64_t j,
-                int64_t cols, float* panel) {
+void pack_panel(const MicroSet& set, const Gemm& g, DType operands, int64_t p0, int64_t k,
+                int64_t j, int64_t cols, float* panel) {
   const int64_t width = set.tile_cols(), pad = ceil_div(cols, set.lanes) * set.lanes;
   if (g.b_transposed)
     set.pack.transposed(element(g.b, operands, j * g.ldb + p0), g.ldb, k, cols, pad, panel, width);
@@ -154,8 +154,8 @@ void pack_panel(const MicroSet& set, const Gemm& g, DType operands, int64_t p0, 
     set.pack.rows(element(g.b, operands, p0 * g.ldb + j), g.ldb, k, cols, pad, panel, width);
 }
 
-/// Rows of the next tile when `left` are left: not a full tile and then a sliver, which would be bound by
-/// loads, but two halves.
+/// Rows of the next tile when `left` are left: not a full tile and then a sliver, which would be
+/// bound by loads, but two halves.
 int64_t tile_rows(int64_t left) {
   if (left <= kTileRows) return left;
   return left < 2 * kTileRows ? ceil_div(left, 2) : kTileRows;
@@ -173,9 +173,11 @@ void announce_b(const Form& f, const Task& t, int64_t p0, int64_t turns, Ahead& 
     const int64_t line = f.set->tile_cols() * static_cast<int64_t>(sizeof(float));
     ahead.begin(packed_panel(f, t.g, t.n0, p0), line, ceil_div(k, f.set->pair), line, turns);
   } else if (t.g.b_transposed)
-    ahead.begin(element(t.g.b, f.operands, t.n0 * t.g.ldb + p0), t.g.ldb * size, n, k * size, turns);
+    ahead.begin(element(t.g.b, f.operands, t.n0 * t.g.ldb + p0), t.g.ldb * size, n, k * size,
+                turns);
   else
-    ahead.begin(element(t.g.b, f.operands, p0 * t.g.ldb + t.n0), t.g.ldb * size, k, n * size, turns);
+    ahead.begin(element(t.g.b, f.operands, p0 * t.g.ldb + t.n0), t.g.ldb * size, k, n * size,
+                turns);
 }
 
 /// Announces what pack_a will read of A from row i and word p0 on.

@@ -36,8 +36,8 @@ size_t gemm_workspace(DType c_type, int64_t k, int threads);
 
 /// Floats of one packed B[k, n].
 int64_t packed_b_floats(int64_t n, int64_t k, DType operands);
-/// Packs B of all parts one after another into `out`, packed_b_floats each; all have the same n and k.
-/// Products give the same bits with and without.
+/// Packs B of all parts one after another into `out`, packed_b_floats each; all have the same n and
+/// k. Products give the same bits with and without.
 void pack_b(const GemmBatch& batch, DType operands, float* out, ThreadPool& pool);
 
 /// Runs all products of the batch. Every element of C is summed in one order that depends on k

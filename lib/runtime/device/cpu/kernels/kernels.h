@@ -33,8 +33,8 @@ struct Kernel {
   size_t (*workspace)(const Attrs&, std::span<const Type> in, std::span<const Type> out,
                       int threads);
   void (*run)(const LaunchArgs&);
-  /// Floats of a packed copy of the second operand, which run() can use instead. Null: it has no use for
-  /// one. Its results are the same bits with and without.
+  /// Floats of a packed copy of the second operand, which run() can use instead. Null: it has no
+  /// use for one. Its results are the same bits with and without.
   int64_t (*packed_floats)(std::span<const Type> in) = nullptr;
   void (*pack)(const LaunchArgs&, float* out) = nullptr;
 };

@@ -84,7 +84,8 @@ void run_concat(const LaunchArgs& args) {
 
 /// Rows of one width to rows of another: the beginning is copied, what is new is zero.
 void run_widths(const LaunchArgs& args) {
-  const int64_t from = row_bytes(args.in[0]), to = row_bytes(args.out[0]), both = std::min(from, to);
+  const int64_t from = row_bytes(args.in[0]), to = row_bytes(args.out[0]),
+                both = std::min(from, to);
   const int64_t rows = args.out[0].rows(), step = std::max<int64_t>(1, kTaskBytes / to);
   args.pool.run(ceil_div(rows, step), [&](int64_t task, int) {
     for (int64_t i = task * step; i < std::min(rows, (task + 1) * step); ++i) {

@@ -15,8 +15,8 @@ std::vector<Target> available_targets();
 /// The variant in use. At start the best available, or the one the environment variable
 /// MOETRAIN_CPU_TARGET names (baseline, neon, avx2, avx512, avx512_bf16).
 Target current_target();
-/// Whether the variant in use is kAvx512Bf16, for loops that Highway compiles for kAvx512: a plain flag, so
-/// that they can ask for every vector.
+/// Whether the variant in use is kAvx512Bf16, for loops that Highway compiles for kAvx512: a plain
+/// flag, so that they can ask for every vector.
 extern bool bf16_instructions;
 /// Uses `target` from now on; false (and nothing changes) when it is not available. Not while a
 /// kernel runs.
