@@ -119,10 +119,14 @@ Compiled compile(const Graph& graph, const CompileRequest& request) {
   pass("verify", [&] { return verify(graph), 0; });
   pass.nodes(graph.nodes.size());
 
+  PropagateOptions options;
+  options.repeats = request.micro_batches.empty()
+                        ? 1
+                        : *std::min_element(request.micro_batches.begin(), request.micro_batches.end());
   out.sharding = pass("propagate", [&] {
     return request.mesh.size() == 1
                ? single_rank(graph)
-               : propagate(graph, first_stage(request.mesh), request.links, request.rows);
+               : propagate(graph, first_stage(request.mesh), request.links, request.rows, options);
   });
   pass.nodes(graph.nodes.size());
 

@@ -13,6 +13,7 @@ struct Known {
   int index = 0;
   int layout = -1;  ///< layout number
   int dual = -1;    ///< layout of the gradient at the neighbour
+  bool once = false;  ///< what moves between them does so once per update, not in every micro-batch
 };
 
 struct CandidateOptions {

@@ -41,7 +41,7 @@ ShardingResult propagate(const Graph& graph, const Mesh& mesh, const LinkModel& 
                          const std::vector<LayoutRow>& rows, const PropagateOptions& options) {
   Problem problem(graph, mesh, links);
   Anchors anchors = bind_rows(problem, rows);
-  Search search(problem, anchors);
+  Search search(problem, anchors, options.repeats);
   search.spread();
   if (options.refine) search.refine(10);
 

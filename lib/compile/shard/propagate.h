@@ -47,6 +47,7 @@ struct ShardingResult {
 
 struct PropagateOptions {
   bool refine = true;
+  double repeats = 1;  ///< how often forward and backward run per update: what they move counts that often
 };
 
 /// Multi-source breadth-first propagation from the anchors, then monotone refinement

@@ -34,7 +34,7 @@ std::vector<Known> Search::known_of(int n, bool operands_only) {
   for (size_t k = 0; k < node.inputs.size(); ++k) {
     const Value v = node.inputs[k];
     const NodeAnchor& source = anchors_.nodes[v.node];
-    Known item{true, static_cast<int>(k), -1, -1};
+    Known item{true, static_cast<int>(k), -1, -1, once_per_update(n)};
     const auto use = anchor.in.find(static_cast<int>(k));
     if (use != anchor.in.end()) {
       item.layout = item.dual = problem_.layout_number(use->second);
@@ -52,12 +52,12 @@ std::vector<Known> Search::known_of(int n, bool operands_only) {
   for (size_t r = 0; r < node.outputs.size(); ++r) {
     if (r == 0 && anchor.out) {
       const int number = problem_.layout_number(*anchor.out);
-      known.push_back({false, 0, number, number});
+      known.push_back({false, 0, number, number, false});
       continue;
     }
     const size_t begin = known.size();
     for (const Use& use : problem_.uses(n, static_cast<int>(r))) {
-      Known item{false, static_cast<int>(r), -1, -1};
+      Known item{false, static_cast<int>(r), -1, -1, once_per_update(use.node)};
       const auto& in = anchors_.nodes[use.node].in;
       const auto at = in.find(use.operand);
       if (at != in.end()) {
@@ -71,22 +71,32 @@ std::vector<Known> Search::known_of(int n, bool operands_only) {
         continue;
       }
       // Readers that want the same share one redistribution.
-      const bool seen = std::any_of(known.begin() + static_cast<std::ptrdiff_t>(begin), known.end(),
-                                    [&](const Known& k) {
-                                      return k.layout == item.layout && k.dual == item.dual;
-                                    });
-      if (!seen) known.push_back(item);
+      const auto same = std::find_if(known.begin() + static_cast<std::ptrdiff_t>(begin), known.end(),
+                                     [&](const Known& k) {
+                                       return k.layout == item.layout && k.dual == item.dual;
+                                     });
+      if (same == known.end()) {
+        known.push_back(item);
+      } else {
+        same->once &= item.once;
+      }
     }
   }
   return known;
 }
 
-bool Search::readers_need_finish(int n, int output) const {
-  const auto& uses = problem_.uses(n, output);
-  return std::any_of(uses.begin(), uses.end(), [&](const Use& use) {
-    return chosen_[use.node] == nullptr &&
-           problem_.op_class(use.node).rule.linear_group_of(use.operand) < 0;
-  });
+bool Search::once_per_update(int reader) const {
+  return problem_.graph().nodes[reader].tag.phase == Phase::kUpdate;
+}
+
+double Search::readers_that_finish(int n, int output) const {
+  double weight = 0;
+  for (const Use& use : problem_.uses(n, output)) {
+    const bool finishes = chosen_[use.node] == nullptr &&
+                          problem_.op_class(use.node).rule.linear_group_of(use.operand) < 0;
+    if (finishes) weight = std::max(weight, once_per_update(use.node) ? 1 / repeats_ : 1.0);
+  }
+  return weight;
 }
 
 Score Search::score(int n, const Decision& candidate, const std::vector<Known>& known,
@@ -110,8 +120,9 @@ Score Search::score(int n, const Decision& candidate, const std::vector<Known>& 
     }
     const Problem::Edge forward =
         k.operand ? problem_.edge(type, k.layout, own) : problem_.edge(type, own, k.layout);
-    score.communication += forward.seconds;
-    score.compute += forward.local_seconds;
+    const double weight = k.once ? 1 / repeats_ : 1;
+    score.communication += weight * forward.seconds;
+    score.compute += weight * forward.local_seconds;
     score.moves += own != k.layout;
     if (!gradient || k.dual < 0 || !is_float(problem_.type(type).dtype)) continue;
     if (k.operand) {
@@ -128,11 +139,10 @@ Score Search::score(int n, const Decision& candidate, const std::vector<Known>& 
     }
   }
   for (size_t r = 0; r < candidate.results.size() && score.communication <= limit; ++r) {
-    if (problem_.type(c.result_types[r]).ragged || !readers_need_finish(n, static_cast<int>(r))) {
-      continue;
-    }
-    score.communication += problem_.finish_seconds(c.result_types[r], candidate.results[r],
-                                                   candidate.result_duals[r], gradient);
+    const double weight = readers_that_finish(n, static_cast<int>(r));
+    if (problem_.type(c.result_types[r]).ragged || weight == 0) continue;
+    score.communication += weight * problem_.finish_seconds(c.result_types[r], candidate.results[r],
+                                                            candidate.result_duals[r], gradient);
   }
   if (score.communication > limit) score.possible = false;
   return score;
@@ -152,10 +162,11 @@ const Decision* Search::best(int n, const std::vector<Known>& known, const Facto
     key.push_back(2 * problem_.is_state(v.node) + problem_.differentiable(v.node));
   }
   for (size_t r = 0; r < node.outputs.size(); ++r) {
-    key.push_back(readers_need_finish(n, static_cast<int>(r)));
+    const double weight = readers_that_finish(n, static_cast<int>(r));
+    key.push_back(weight == 0 ? 0 : weight < 1 ? 1 : 2);
   }
   for (const Known& k : known) {
-    key.insert(key.end(), {k.operand, k.index, k.layout, k.dual});
+    key.insert(key.end(), {k.operand, k.index, k.layout, k.dual, k.once});
   }
   const bool memorable = first == nullptr;
   if (memorable) {

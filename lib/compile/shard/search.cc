@@ -21,8 +21,8 @@ char expert_letter(const Rule& rule) {
 
 }  // namespace
 
-Search::Search(Problem& problem, const Anchors& anchors)
-    : problem_(problem), anchors_(anchors), cells_(problem, anchors) {
+Search::Search(Problem& problem, const Anchors& anchors, double repeats)
+    : problem_(problem), anchors_(anchors), repeats_(repeats), cells_(problem, anchors) {
   const Graph& graph = problem.graph();
   const size_t n = graph.nodes.size();
   chosen_.assign(n, nullptr);

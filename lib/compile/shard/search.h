@@ -25,7 +25,8 @@ struct Score {
 
 class Search {
  public:
-  Search(Problem& problem, const Anchors& anchors);
+  /// `repeats`: PropagateOptions.
+  Search(Problem& problem, const Anchors& anchors, double repeats = 1);
   /// Decides every node.
   void spread();
   /// Re-decides nodes whose neighbours allow something cheaper; the total falls with every change.
@@ -60,12 +61,15 @@ class Search {
   /// Stops adding up (and says impossible) once communication is beyond `limit`.
   Score score(int node, const Decision& candidate, const std::vector<Known>& known,
               double limit = 1e300);
-  bool readers_need_finish(int node, int output) const;
+  bool once_per_update(int reader) const;
+  /// Weight of readers without a layout that no pending sum passes: 0 for none.
+  double readers_that_finish(int node, int output) const;
   bool improve(int node);
   std::map<char, std::vector<Axis>> locked(int node) const;
 
   Problem& problem_;
   const Anchors& anchors_;
+  const double repeats_;
   StateCells cells_;
   std::vector<const Decision*> chosen_;
   std::vector<std::string> origin_;
