@@ -12,6 +12,7 @@
 #include "compile/predict.h"
 #include "model/flops.h"
 #include "plan/ledger.h"
+#include "train/kernel_memory.h"
 #include "train/pipeline.h"
 
 namespace moetrain {
@@ -20,8 +21,8 @@ std::string layer_pattern(const std::string& name) {
   std::string out;
   for (size_t i = 0; i < name.size(); ++i) {
     const bool digit = std::isdigit(static_cast<unsigned char>(name[i])) != 0;
-    const bool after_word = i > 1 && name[i - 1] == '.' &&
-                            std::isdigit(static_cast<unsigned char>(name[i - 2])) == 0;
+    const bool after_word =
+        i > 1 && name[i - 1] == '.' && std::isdigit(static_cast<unsigned char>(name[i - 2])) == 0;
     if (digit && after_word) {
       out += '*';
       while (i + 1 < name.size() && std::isdigit(static_cast<unsigned char>(name[i + 1]))) ++i;
@@ -85,6 +86,12 @@ void PlanInspection::measure_memory() {
   memory_.arena = plan.arena_bytes + plan.frame_bytes();
   memory_.rows = plan.ragged_bytes;
   memory_.rows_worst = plan.ragged_bytes_worst;
+  if (config_.compute.backend != Backend::kCpu) return;
+  const auto device =
+      make_cpu_device(cpu_options(config_, graph_, config_.compute.threads.value_or(1)));
+  const KernelMemory kernels = kernel_memory(plan, *device);
+  memory_.workspace = kernels.workspace;
+  memory_.packed = kernels.packed;
 }
 
 /// How often each segment runs in a step.
@@ -114,7 +121,8 @@ void PlanInspection::measure_traffic() {
     for (const Instruction& in : plan.segments[s].instructions) {
       const auto* c = std::get_if<Collective>(&in.what);
       if (c == nullptr || plan.groups[c->group].ranks.size() < 2 || c->in.empty()) continue;
-      const LinkTraffic sent = collective_traffic(plan, *c, consecutive_nodes(links_.ranks_per_node));
+      const LinkTraffic sent =
+          collective_traffic(plan, *c, consecutive_nodes(links_.ranks_per_node));
       const int64_t bytes = sent.inter_bytes + sent.intra_bytes;
       const Segment& segment = plan.segments[s];
       const std::string& part =
@@ -197,8 +205,7 @@ void PlanInspection::measure_time() {
     }
     const Timetable timetable =
         make_timetable(order_, stages_, static_cast<int>(config_.micro_batches()));
-    const Played played =
-        moetrain::play(timetable, {f, b, w, pairs > 0 ? both / pairs : f + b});
+    const Played played = moetrain::play(timetable, {f, b, w, pairs > 0 ? both / pairs : f + b});
     time_.step += played.idle;
     if (played.time > 0) time_.bubble = played.idle / played.time;
   }

@@ -21,10 +21,13 @@ struct PlanMemory {
   int64_t other = 0;       ///< loads, loss sums
   int64_t ports = 0;       ///< inputs and outputs
   int64_t arena = 0;       ///< activations, planned offsets
+  int64_t workspace = 0;   ///< scratch of the CPU's kernels
+  int64_t packed = 0;      ///< weights kept as kernels like them
   int64_t rows = 0;        ///< routed token rows at balanced load
   int64_t rows_worst = 0;  ///< the same when every row that can arrive does
   int64_t total() const {
-    return weights + masters + moments + gradients + other + ports + arena + rows;
+    return weights + masters + moments + gradients + other + ports + arena + workspace + packed +
+           rows;
   }
 };
 

@@ -43,6 +43,8 @@ std::vector<MemoryRow> rows_of(const PlanMemory& m) {
           {"counters", "counters", m.other},
           {"inputs, outputs", "ports", m.ports},
           {"activations", "activations", m.arena},
+          {"kernel scratch", "kernel_scratch", m.workspace},
+          {"packed weights", "packed_weights", m.packed},
           {"token rows", "token_rows", m.rows},
           {"total", "total", m.total()}};
 }

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "checkpoint/reader.h"
 #include "train/cores.h"
+#include "train/kernel_memory.h"
 #include "train/machine.h"
 #include "train/parallel.h"
 
@@ -21,25 +22,26 @@ namespace {
 /// ZeRO spreads optimizer states only where there are replicas to spread them over.
 bool separate_master(const Config& config) {
   const ParallelConfig& p = config.parallel;
-  return config.compute.precision == Precision::kBf16 ||
-         (p.zero > 0 && *p.data * p.context > 1);
+  return config.compute.precision == Precision::kBf16 || (p.zero > 0 && *p.data * p.context > 1);
 }
 
 bool is_moment(const std::string& state) {
   return state.starts_with("m:") || state.starts_with("v:");
 }
 
-/// Ranks of every node when each holds the same number of consecutive ranks; else the whole job counts
-/// as one node, so that nothing is planned around nodes that are not there.
+/// Ranks of every node when each holds the same number of consecutive ranks; else the whole job
+/// counts as one node, so that nothing is planned around nodes that are not there.
 int ranks_per_node(const Fabric& fabric) {
   int first = 0;
   for (int r = 0; r < fabric.size(); ++r) first += fabric.node_of(r) == 0;
   for (int r = 0; r < fabric.size(); ++r) {
     if (fabric.node_of(r) == r / first) continue;
     if (fabric.rank() == 0) {
-      log_warning(cat("rank ", r, " does not lie where ", first, " consecutive ranks per host would put "
-                      "it: transfers are planned as if all ranks shared one host; start equally many "
-                      "ranks on every host, host by host"));
+      log_warning(
+          cat("rank ", r, " does not lie where ", first,
+              " consecutive ranks per host would put "
+              "it: transfers are planned as if all ranks shared one host; start equally many "
+              "ranks on every host, host by host"));
     }
     return fabric.size();
   }
@@ -96,12 +98,12 @@ CompileRequest compile_request(const Config& config, const Graph& graph, int ran
   return request;
 }
 
-/// Micro-batches of an update up to which copies of weights cost as much as they save.
-constexpr int kFewReads = 4;
-
 Session::Session(const Config& config, Fabric& fabric, const SessionOptions& options)
-    : config_(config), fabric_(fabric), session_options_(options),
-      options_(graph_options(config, options)), table_(moetrain::parameters(config.model)),
+    : config_(config),
+      fabric_(fabric),
+      session_options_(options),
+      options_(graph_options(config, options)),
+      table_(moetrain::parameters(config.model)),
       graph_(build_graph(config.model, options_)) {
   LinkModel links = load_machine(config.compute.machine.value_or("")).links();
   links.ranks_per_node = ranks_per_node(fabric);
@@ -111,23 +113,19 @@ Session::Session(const Config& config, Fabric& fabric, const SessionOptions& opt
                             [](const Segment& s) { return s.name == "step"; });
   stage_ = fabric.rank() / (fabric.size() / stages_.count);
   check_agreement();
-  CpuOptions cpu;
-  cpu.threads = static_cast<int>(rank_threads(config, fabric));
+  CpuOptions cpu = cpu_options(config, graph_, rank_threads(config, fabric));
   cpu.reference = options.reference;
-  const std::vector<int> micro_batches = config_micro_batches(config);
-  cpu.keep_packed = config.compute.packed_weights &&
-                    (config_order(config, graph_) == PipelineOrder::kForwardOnly ||
-                     *std::max_element(micro_batches.begin(), micro_batches.end()) > kFewReads);
-  device_ = config.compute.backend == Backend::kAscend ? make_ascend_device()
-                                                      : make_cpu_device(cpu);
-  executor_ = std::make_unique<Executor>(compiled_.plan, *device_, fabric,
-                                         config.compute.ragged_headroom);
+  device_ =
+      config.compute.backend == Backend::kAscend ? make_ascend_device() : make_cpu_device(cpu);
+  executor_ =
+      std::make_unique<Executor>(compiled_.plan, *device_, fabric, config.compute.ragged_headroom);
   pipe_ = std::make_unique<PipeGroup>(fabric, *device_, stages_.count);
   numbers_ = std::make_unique<UpdateNumbers>(graph_, stages_);
   for (const Port& p : compiled_.plan.states) executor_->clear(p);
 }
 
-/// Ranks of a stage play the same tape; both ends of a stream between stages pass the same messages.
+/// Ranks of a stage play the same tape; both ends of a stream between stages pass the same
+/// messages.
 void Session::check_agreement() const {
   const Plan& plan = compiled_.plan;
   std::string mine = std::to_string(agreement_hash(plan));
@@ -289,8 +287,8 @@ void Session::feed(int64_t first, const FillBatch& fill, int chunk) {
                          : kind == "pos"    ? static_cast<void*>(batch_.pos.data())
                                             : static_cast<void*>(batch_.doc_start.data());
     const int64_t s = options_.sequence, s0 = port.begin[1], ns = port.extent[1];
-    MT_CHECK(port.begin[0] >= b0 && port.begin[0] + port.extent[0] <= b0 + nb,
-             "input '", port.name, "' is laid out unlike the others");
+    MT_CHECK(port.begin[0] >= b0 && port.begin[0] + port.extent[0] <= b0 + nb, "input '", port.name,
+             "' is laid out unlike the others");
     staging_.resize(port.extent[0] * ns * 4);
     for (int64_t b = 0; b < port.extent[0]; ++b) {
       std::memcpy(staging_.data() + b * ns * 4,
@@ -443,8 +441,8 @@ std::vector<double> Session::evaluate(int64_t first, int64_t count, const FillBa
   for (int64_t k = 0; k <= depths; ++k) feed_scalar(cat("scale.", k), {1.0f});
   for (const Play& play : plays(static_cast<int>(count / options_.batch))) {
     run(play, first, fill);
-    const bool last = compiled_.plan.segments[play.segment].chunk ==
-                      stages_.local(stages_.chunks() - 1);
+    const bool last =
+        compiled_.plan.segments[play.segment].chunk == stages_.local(stages_.chunks() - 1);
     if (!last || !executor_->has_output("loss_sum.0")) continue;
     for (int64_t k = 0; k <= depths; ++k) sums[k] += executor_->scalar(cat("loss_sum.", k));
   }

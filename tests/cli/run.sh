@@ -98,7 +98,8 @@ test_plan() {
 p = json.loads(sys.argv[1])
 m = p["memory"]
 assert m["total"] == sum(m[k] for k in ("weights", "masters", "moments", "gradients", "counters",
-                                        "ports", "activations", "token_rows"))
+                                        "ports", "activations", "kernel_scratch", "packed_weights",
+                                        "token_rows"))
 assert p["world_size"] == 4 and p["micro_batches"] == 1 and p["collectives"]
 sent = sum(c["bytes"] for c in p["collectives"])
 assert sent == p["bytes_inter_node"] + p["bytes_intra_node"] and sent > 0

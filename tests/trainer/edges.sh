@@ -122,3 +122,27 @@ test_full_disk() {
   expect 0 train whole 2 $common
   same_run whole disk/run
 }
+
+# What the plan says a rank needs is what it takes, within a tenth: with few and many micro-batches, over ranks.
+test_planned_memory() {
+  corpus
+  local large="model.hidden_size=384 model.intermediate_size=1024 model.moe_intermediate_size=128
+    model.n_routed_experts=24 model.vocab_size=2048 model.num_hidden_layers=4 model.q_lora_rank=128
+    model.kv_lora_rank=128 compute.threads=1 data.sequence_length=64 train.validation_interval=0"
+  check "one rank" python3 "$here/memory.py" 1 "$tiny" $large train.global_batch_size=4 train.micro_batch_size=4
+  check "copies of weights" python3 "$here/memory.py" 1 "$tiny" $large train.global_batch_size=12 \
+    train.micro_batch_size=2 compute.precision=bf16
+  check "two ranks" python3 "$here/memory.py" 2 "$tiny" $large train.global_batch_size=4 train.micro_batch_size=2 \
+    parallel.tensor=2
+}
+
+# bf16 follows the curve of fp32 (curve.py states the bound).
+test_bf16_curve() {
+  corpus
+  local long="--set train.steps=200 --set train.validation_interval=0 --set checkpoint.interval=0"
+  expect 0 train exact 1 $long --set compute.precision=fp32
+  expect 0 train rounded 1 $long --set compute.precision=bf16
+  expect 0 train other 1 $long --set compute.precision=fp32 --set run.seed=99 --set data.seed=1234
+  check "bf16 follows fp32: $(python3 "$here/curve.py" exact rounded other)" \
+    python3 "$here/curve.py" exact rounded other
+}

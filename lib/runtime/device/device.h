@@ -1,4 +1,5 @@
-// The device waist: memory, lanes and kernels of one rank's processor. Nothing above it assumes a CPU.
+// The device waist: memory, lanes and kernels of one rank's processor. Nothing above it assumes a
+// CPU.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +20,8 @@ struct KernelChoice {
 };
 
 /// One rank's processor. All work is issued to lanes and runs in their order; pointers are device
-/// memory, which the host may touch only through copies (a CPU shares it, callers must not rely on it).
-/// Used from one thread. Errors of issued work surface when its lane is synchronised.
+/// memory, which the host may touch only through copies (a CPU shares it, callers must not rely on
+/// it). Used from one thread. Errors of issued work surface when its lane is synchronised.
 class Device {
  public:
   virtual ~Device() = default;
@@ -33,7 +34,8 @@ class Device {
   /// Lane `index` (plan.h's numbering); made on first use.
   virtual Lane& lane(int index) = 0;
 
-  /// Issues: `seconds` = the steady clock when the lane comes here. Valid once a later event is reached.
+  /// Issues: `seconds` = the steady clock when the lane comes here. Valid once a later event is
+  /// reached.
   virtual void mark(double& seconds, Lane& lane) = 0;
 
   /// Chooses the most special kernel that accepts; throws UserError when the device has none.
@@ -45,11 +47,18 @@ class Device {
                       std::span<const Tensor> inputs, std::span<Tensor> outputs,
                       std::byte* workspace, Lane& lane) = 0;
 
-  /// Says that launches of `kernel` will read `weight`, whose memory rarely changes, as their second operand,
-  /// with about `rows` rows in the first one. The device may then keep the weight as its kernel likes it best
-  /// from launch to launch; returns the memory it holds for that, bytes, 0 if it does not. It sees its own
-  /// launches and copies write to the weight; of all other writers changed() must tell.
+  /// Says that launches of `kernel` will read `weight`, whose memory rarely changes, as their
+  /// second operand, with about `rows` rows in the first one. The device may then keep the weight
+  /// as its kernel likes it best from launch to launch; returns the memory it holds for that,
+  /// bytes, 0 if it does not. It sees its own launches and copies write to the weight; of all other
+  /// writers changed() must tell.
   virtual int64_t keep(const KernelChoice& /*kernel*/, const Tensor& /*weight*/, int64_t /*rows*/) {
+    return 0;
+  }
+  /// What keep() would return for a weight of this type that it does not keep yet; nothing is
+  /// allocated.
+  virtual int64_t kept_bytes(const KernelChoice& /*kernel*/, const Type& /*weight*/,
+                             int64_t /*rows*/) const {
     return 0;
   }
   /// Something other than this device's launches and copies was issued that writes these bytes.
@@ -64,9 +73,10 @@ class Device {
 
 /// Options of the CPU device.
 struct CpuOptions {
-  int threads = 1;       ///< of this rank
+  int threads = 1;         ///< of this rank
   bool reference = false;  ///< every op by its reference loops
-  bool keep_packed = false;  ///< keep() weights that small products read: pays if they do so again and again
+  bool keep_packed =
+      false;  ///< keep() weights that small products read: pays if they do so again and again
 };
 std::unique_ptr<Device> make_cpu_device(const CpuOptions& options);
 /// The NPU of this rank. Throws UserError in a build without the vendor's toolkit.

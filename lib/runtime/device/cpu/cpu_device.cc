@@ -35,9 +35,9 @@ class CpuDevice : public Device {
   std::string describe() const override { return cat("cpu, ", pool_.size(), " threads per rank"); }
 
   std::byte* allocate(size_t bytes, const std::string& what) override {
-    size_t size = std::max<size_t>(bytes, 64);
+    // Not rounded up to whole huge pages: many buffers of a few MiB would take a third more.
+    const size_t size = (std::max<size_t>(bytes, 64) + 4095) / 4096 * 4096;
     const bool huge = size >= kHugePage;
-    size = huge ? (size + kHugePage - 1) / kHugePage * kHugePage : (size + 4095) / 4096 * 4096;
     void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
       throw UserError(cat("out of memory: ", human_bytes(static_cast<double>(size)), " for ", what,
@@ -103,16 +103,22 @@ class CpuDevice : public Device {
     });
   }
 
-  int64_t keep(const KernelChoice& choice, const Tensor& weight, int64_t rows) override {
+  int64_t kept_bytes(const KernelChoice& choice, const Type& weight, int64_t rows) const override {
     const auto* kernel = static_cast<const cpu::Kernel*>(choice.handle);
     if (!options_.keep_packed || !kernel || !kernel->packed_floats) return 0;
     const int64_t products = weight.shape.size() == 3 ? weight.shape[0] : 1;
-    if (weight.numel() == 0 || rows > kFewRows * products) return 0;
-    if (packed_.keeps(*kernel, weight)) return 0;
-    const std::vector<Type> types = {{}, {weight.dtype, weight.shape, false}};
-    const size_t bytes = static_cast<size_t>(kernel->packed_floats(types)) * sizeof(float);
-    packed_.keep(*kernel, weight, reinterpret_cast<float*>(allocate(bytes, "packed weights")));
-    return static_cast<int64_t>(bytes);
+    if (numel(weight.shape) == 0 || rows > kFewRows * products) return 0;
+    const std::vector<Type> types = {{}, weight};
+    return static_cast<int64_t>(kernel->packed_floats(types) * sizeof(float));
+  }
+
+  int64_t keep(const KernelChoice& choice, const Tensor& weight, int64_t rows) override {
+    const int64_t bytes = kept_bytes(choice, {weight.dtype, weight.shape, false}, rows);
+    const auto* kernel = static_cast<const cpu::Kernel*>(choice.handle);
+    if (bytes == 0 || packed_.keeps(*kernel, weight)) return 0;
+    packed_.keep(*kernel, weight,
+                 reinterpret_cast<float*>(allocate(static_cast<size_t>(bytes), "packed weights")));
+    return bytes;
   }
   void changed(const void* memory, size_t bytes) override { packed_.changed(memory, bytes); }
 
