@@ -296,7 +296,8 @@ class CommandLine {
         command(&app_, "bench", "Measure this machine and training steps; also under mpirun",
                 [this] { return run_bench(bench_); });
     sub->add_option("what", bench_.what, "all: everything but step")
-        ->check(CLI::IsMember({"all", "kernels", "machine", "collectives", "dispatch", "overlap", "step"}));
+        ->check(CLI::IsMember(
+            {"all", "kernels", "machine", "collectives", "dispatch", "overlap", "step"}));
     sub->add_option("-o,--write-machine", bench_.machine_file,
                     "Machine file to write (all, machine), for plan and compute.machine")
         ->type_name("FILE");
