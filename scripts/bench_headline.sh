@@ -134,7 +134,7 @@ line() {  # SECONDS-OF-PLAIN: what part of it is communication
 
 has() { [[ " ${parts[*]} " == *" $1 "* ]]; }
 echo "eight ranks with one thread each on $(nproc) cores; $(basename "$config"); medians of $rounds rounds"
-alone=$(together)
+if has headline || has free || has two; then alone=$(together); fi
 
 if has headline || has free; then
   make_hosts 4 2
@@ -203,7 +203,7 @@ fi
 if has plain; then
   # one expert a token, one rank a host: no row could be shared on the way
   make_hosts 8 1
-  "$hosts" rate "${rate:-200mbit}"
+  "$hosts" rate "${rate:-1gbit}"
   measure_machine
   one="model.num_experts_per_tok=1;model.topk_group=1;parallel.tensor=1;parallel.expert=8"
   variants=() names=("auto")
@@ -212,10 +212,11 @@ if has plain; then
     names+=("$transport")
   done
   bench "$rounds" "$scratch/plain" "$one;parallel.dispatch=auto;parallel.overlap=false" "${variants[@]}"
-  report "$scratch/plain" "8 hosts x 1 rank, top-1, ${rate:-200mbit}: nothing to save on the way" "${names[@]}"
+  report "$scratch/plain" "8 hosts x 1 rank, top-1, ${rate:-1gbit}: nothing to save on the way" "${names[@]}"
   arguments=()
   IFS=';' read -ra part <<< "$one"
   for setting in "${part[@]}"; do arguments+=(--set "$setting"); done
-  "$moetrain" plan --config "$config" --world-size 8 --machine "$scratch/machine.yaml" "${arguments[@]}" |
-    grep -m 1 "moe.dispatch"
+  echo "what auto takes, and the prices it compares:"
+  "$moetrain" plan --config "$config" --world-size 8 --machine "$scratch/machine.yaml" --explain \
+    --set parallel.ranks_per_node=1 "${arguments[@]}" | grep -A 1 "^token transports" | tail -1
 fi
