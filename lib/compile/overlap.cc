@@ -37,9 +37,14 @@ class ListScheduler {
       }
       way_[i] += tasks[i].seconds;
     }
+    int transfers = 0;
     for (size_t i = 0; i < tasks.size(); ++i) {
       if (tasks[i].at_once) way_[i] = kNever;
+      if (tasks[i].lane == 0) continue;
+      usual_transfer_ += tasks[i].seconds;
+      ++transfers;
     }
+    if (transfers > 0) usual_transfer_ /= transfers;
     measure_sides();
     for (size_t i = 0; i < tasks.size(); ++i) {
       if (missing_[i] == 0) make_ready(static_cast<int>(i));
@@ -166,19 +171,30 @@ class ListScheduler {
     return best;
   }
 
+  /// When a task may start even if transfers take half as long again, or half as long as one usually takes:
+  /// links are shared and other ranks late. What waits for nothing new goes first, where there is a choice.
+  double surely_ready_at(int task) const {
+    double ready = 0;
+    for (int a : tasks_[task].after) {
+      const bool transfer = tasks_[a].lane != 0;
+      const double slack = transfer ? 0.5 * std::max(tasks_[a].seconds, usual_transfer_) : 0;
+      ready = std::max(ready, end_[a] + slack);
+    }
+    return ready;
+  }
+
   int choose() {
     double soonest = kNever;
-    int first = -1;
+    int first = -1, sure = -1;
     for (const Urgency& u : urgent_) {
       if (!due(u.task)) continue;
-      const double ready = ready_at(u.task);
-      if (ready <= free_[0]) {
-        first = u.task;
-        soonest = free_[0];
+      const double surely = surely_ready_at(u.task);
+      if (surely <= free_[0]) {
+        sure = u.task;
         break;
       }
-      if (ready < soonest) {
-        soonest = ready;
+      if (surely < soonest) {
+        soonest = surely;
         first = u.task;
       }
     }
@@ -187,7 +203,7 @@ class ListScheduler {
         if (ready_at(f) <= free_[0]) return f;
       }
     }
-    if (first >= 0 && soonest <= free_[0]) return first;
+    if (sure >= 0) return sure;
     const double gap = soonest == kNever ? kNever : soonest - free_[0];
     const int filler = filler_for(gap);
     // One that would hold the way up for longer than it saves waits for a better place.
@@ -204,6 +220,7 @@ class ListScheduler {
 
   const std::vector<Task>& tasks_;
   const int64_t store_bytes_;
+  double usual_transfer_ = 0;  ///< mean seconds
   std::vector<std::vector<int>> users_;
   std::vector<int> missing_;
   std::vector<double> way_;  ///< seconds to the end of the longest chain behind, itself included

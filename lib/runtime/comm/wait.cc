@@ -92,9 +92,12 @@ void Backoff::pause() {
     sched_yield();
     return;
   }
-  const long us = std::min<long>(200, 10L * (round_ - kSpins - kYields));
+  // Naps of an eighth of the time waited so far cost long transfers little, and save the cores of other ranks
+  // from thousands of looks at every socket.
+  const long us = std::clamp<long>(napped_us_ / 8, 10, 1000);
   const timespec nap{0, us * 1000};
   nanosleep(&nap, nullptr);
+  napped_us_ += us;
 }
 
 void Counter::advance(uint32_t to) {

@@ -53,13 +53,14 @@ class Health {
 };
 
 /// Rounds of waiting for something that can only be polled: a few pauses, then yields, then sleeps
-/// that grow to 200 us.
+/// of 10 us that grow with the time waited to 1 ms.
 class Backoff {
  public:
   void pause();
 
  private:
   int round_ = 0;
+  long napped_us_ = 0;
 };
 
 /// A counter that one rank advances and others wait for, in memory they share (threads or processes).
