@@ -168,7 +168,9 @@ double PlanInspection::play(const Segment& segment, double start, bool record) {
     }
     free[in.lane] = end[i] = ready + seconds;
   }
-  return *std::max_element(free.begin(), free.end());
+  const double over = *std::max_element(free.begin(), free.end());
+  if (record) time_.exposed += over - free[kComputeLane];  // a segment ends when its transfers have
+  return over;
 }
 
 void PlanInspection::measure_time() {
