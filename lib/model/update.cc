@@ -137,11 +137,14 @@ void build_update(Builder& b, const std::vector<Value>& loss_sums,
                                  {"eps", u.eps},
                                  {"decay", p.decayed ? u.decay : 0.0}},
                                 "adamw:" + p.name);
-    if (separate) g.add(ops::kAssign, {b.param(p.name), updated}, {}, "assign:" + p.name);
+    // Rounded where it was updated, so that only the rounded weight travels to its replicas.
+    const DType kept = g.type(b.param(p.name)).dtype;
+    const Value narrow = separate ? ops::cast(g, updated, kept, "narrow:" + p.name) : updated;
+    if (separate) g.add(ops::kAssign, {b.param(p.name), narrow}, {}, "assign:" + p.name);
     for (const ParameterCopy& c : b.copies) {
       if (c.parameter != p.name) continue;
       enter(g, Phase::kUpdate, -1, c.chunk);
-      g.add(ops::kAssign, {c.value, updated}, {}, "assign:" + c.name);
+      g.add(ops::kAssign, {c.value, narrow}, {}, "assign:" + c.name);
     }
   }
   for (size_t i = 0; i < b.routed.size(); ++i) {

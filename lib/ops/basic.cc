@@ -372,9 +372,9 @@ Value reshape(Graph& g, Value x, Shape shape) {
   return g.add(kReshape, {x}, {{"shape", std::move(shape)}});
 }
 
-Value cast(Graph& g, Value x, DType dtype) {
+Value cast(Graph& g, Value x, DType dtype, const std::string& name) {
   if (g.type(x).dtype == dtype) return x;
-  return g.add(kCast, {x}, {{"dtype", dtype_value(dtype)}});
+  return g.add(kCast, {x}, {{"dtype", dtype_value(dtype)}}, name);
 }
 
 Value scale(Graph& g, Value x, double factor) { return g.add(kScale, {x}, {{"factor", factor}}); }

@@ -34,7 +34,8 @@ Value input(Graph& g, const std::string& name, DType dtype, Shape shape);
 Value state(Graph& g, const std::string& name, DType dtype, Shape shape);
 Value constant(Graph& g, double value, DType dtype, Shape shape);
 Value reshape(Graph& g, Value x, Shape shape);
-Value cast(Graph& g, Value x, DType dtype);  ///< returns x itself when it has that dtype already
+/// Returns x itself when it has that dtype already.
+Value cast(Graph& g, Value x, DType dtype, const std::string& name = "");
 Value scale(Graph& g, Value x, double factor);
 Value add(Graph& g, Value a, Value b, const std::string& name = "");
 Value add_n(Graph& g, const std::vector<Value>& terms, const std::string& name = "");

@@ -1,4 +1,4 @@
-// Every collective of six layouts, with its bytes, against committed text.
+// Every collective of seven layouts, with its bytes, against committed text.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -24,6 +24,7 @@ const Case kCases[] = {
     {"zero3", 2, {"parallel.zero=3"}},
     {"cp", 2, {"parallel.context=2"}},
     {"dp_ep", 4, {"parallel.expert=2"}},
+    {"zero1_bf16", 2, {"parallel.zero=1", "compute.precision=bf16"}},
 };
 
 std::string text_of(const Case& c) {
@@ -65,6 +66,20 @@ int gathers_around_experts(const std::string& text) {
 TEST(GoldenText, TpExtendEpHasNoGatherAroundTheExperts) {
   EXPECT_EQ(gathers_around_experts(text_of(kCases[1])), 0);
   EXPECT_GE(gathers_around_experts(text_of(kCases[2])), 4);
+}
+
+// Masters are fp32 and split over the replicas; what travels back is the bf16 weight.
+TEST(GoldenText, UpdatedWeightsTravelRounded) {
+  std::istringstream lines(text_of(kCases[6]));
+  int gathered = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("all_gather") == std::string::npos || line.find("proj.weight ") == std::string::npos) {
+      continue;  // embedding and router weights are fp32
+    }
+    ++gathered;
+    EXPECT_NE(line.find("bf16"), std::string::npos) << line;
+  }
+  EXPECT_GT(gathered, 5);
 }
 
 }  // namespace

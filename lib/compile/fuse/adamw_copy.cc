@@ -2,6 +2,7 @@
 #include "compile/fuse/adamw_copy.h"
 
 #include "compile/fuse/rebuild.h"
+#include "ops/basic.h"
 #include "ops/update.h"
 
 namespace moetrain {
@@ -10,10 +11,13 @@ LocalGraph fuse_adamw_copy(const LocalGraph& local, FusionReport& report) {
   const Graph& old = local.graph;
   const auto users = users_of(old);
   std::map<int, int> assign_of;  // adamw -> assign
+  std::vector<bool> gone(old.nodes.size(), false);  // assignments, and casts before them
   for (size_t i = 0; i < old.nodes.size(); ++i) {
     const Node& assign = old.nodes[i];
     if (assign.op != &ops::kAssign || assign.outputs[0].dtype != DType::kBF16) continue;
-    const Value master = assign.inputs[1], copy = assign.inputs[0];
+    const Value copy = assign.inputs[0], given = assign.inputs[1];
+    const bool narrowed = old.node(given).op == &ops::kCast && users[given.node].size() == 1;
+    const Value master = narrowed ? old.node(given).inputs[0] : given;
     const Node& adamw = old.node(master);
     if (adamw.op != &ops::kAdamw || master.output != 0 || adamw.inputs.size() != 6 ||
         !(adamw.tag == assign.tag)) {
@@ -23,6 +27,8 @@ LocalGraph fuse_adamw_copy(const LocalGraph& local, FusionReport& report) {
     bool read = false;
     for (int user : users[copy.node]) read |= user > master.node && user < static_cast<int>(i);
     if (read || !assign_of.emplace(master.node, static_cast<int>(i)).second) continue;
+    gone[i] = true;
+    if (narrowed) gone[given.node] = true;
     ++report.nodes;
     report.bytes_saved += numel(adamw.outputs[0].shape) * static_cast<int64_t>(sizeof(float));
   }
@@ -39,8 +45,7 @@ LocalGraph fuse_adamw_copy(const LocalGraph& local, FusionReport& report) {
       const int made = rebuild.append(ops::kAdamw, std::move(inputs), std::move(attrs), index);
       for (int k = 0; k < 3; ++k) rebuild.map({index, k}, {made, k});
       rebuild.map({at->second, 0}, {made, 3});
-    } else if (node.op != &ops::kAssign || assign_of.count(node.inputs[1].node) == 0 ||
-               assign_of.at(node.inputs[1].node) != index) {
+    } else if (!gone[i]) {
       rebuild.copy(index);
     }
   }
