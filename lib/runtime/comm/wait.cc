@@ -18,6 +18,7 @@ namespace {
 
 constexpr int kSpins = 64;
 constexpr int kYields = 16;
+constexpr std::chrono::microseconds kUncontended{5};  // what a yield takes at most if nobody else wants the core
 constexpr long kSleepNs = 50'000'000;  // between looks at the job's health
 
 inline void relax() {
@@ -86,15 +87,24 @@ std::string Health::current_verb() const {
 }
 
 void Backoff::pause() {
-  ++round_;
-  if (round_ <= kSpins) return relax();
-  if (round_ <= kSpins + kYields) {
+  if (++round_ == 1) {
+    // A core that comes back late from a yield has other work: leave it to that at once.
+    const auto before = std::chrono::steady_clock::now();
     sched_yield();
+    crowded_ = std::chrono::steady_clock::now() - before > kUncontended;
     return;
   }
-  // Naps of an eighth of the time waited so far cost long transfers little, and save the cores of other ranks
-  // from thousands of looks at every socket.
-  const long us = std::clamp<long>(napped_us_ / 8, 10, 1000);
+  if (!crowded_) {
+    if (round_ <= kSpins) return relax();
+    if (round_ <= kSpins + kYields) {
+      sched_yield();
+      return;
+    }
+  }
+  // Naps of a fraction of the time waited so far cost long transfers little, and save the cores of other
+  // ranks from thousands of looks at every socket.
+  const long us = crowded_ ? std::clamp<long>(napped_us_ / 4, 50, 1000)
+                           : std::clamp<long>(napped_us_ / 8, 10, 1000);
   const timespec nap{0, us * 1000};
   nanosleep(&nap, nullptr);
   napped_us_ += us;

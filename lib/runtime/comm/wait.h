@@ -53,13 +53,14 @@ class Health {
 };
 
 /// Rounds of waiting for something that can only be polled: a few pauses, then yields, then sleeps
-/// of 10 us that grow with the time waited to 1 ms.
+/// of 10 us that grow with the time waited to 1 ms. Where others want the core, sleeps of 50 us at once.
 class Backoff {
  public:
   void pause();
 
  private:
   int round_ = 0;
+  bool crowded_ = false;
   long napped_us_ = 0;
 };
 
