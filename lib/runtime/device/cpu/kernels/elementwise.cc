@@ -55,24 +55,45 @@ void sum_range(std::span<const Tensor> in, const Tensor& y, int64_t begin, int64
   }
 }
 
+HWY_INLINE Sigmoid sigmoid_for(const float*, VF x) { return sigmoid(x); }
+HWY_INLINE Sigmoid sigmoid_for(const uint16_t*, VF x) { return quick_sigmoid(x); }
+
 template <class T>
-void swiglu_loop(const Tensor& gate, const Tensor& up, const Tensor& y, int64_t begin,
+HWY_INLINE VF gated(const T* t, VF gate, VF up) {
+  return hn::Mul(hn::Mul(gate, sigmoid_for(t, gate).value), up);
+}
+
+void swiglu_loop(const float* gate, const float* up, float* y, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; i += lanes())
+    store(gated(y, load(gate + i, end - i), load(up + i, end - i)), y + i, end - i);
+}
+
+void swiglu_loop(const uint16_t* gate, const uint16_t* up, uint16_t* y, int64_t begin,
                  int64_t end) {
-  const T* g = gate.as<const T>();
-  const T* u = up.as<const T>();
-  T* out = y.as<T>();
-  for (int64_t i = begin; i < end; i += lanes()) {
-    const VF x = load(g + i, end - i);
-    store(hn::Mul(hn::Mul(x, sigmoid(x).value), load(u + i, end - i)), out + i, end - i);
-  }
+  by_two(begin, end, [=](int64_t i, auto n) HWY_ATTR {
+    const Two g = load_two(gate + i, n), u = load_two(up + i, n);
+    store_two({gated(y, g.a, u.a), gated(y, g.b, u.b)}, y + i, n);
+  });
 }
 
 void swiglu_range(const Tensor& gate, const Tensor& up, const Tensor& y, int64_t begin,
                   int64_t end) {
   if (gate.dtype == DType::kF32)
-    swiglu_loop<float>(gate, up, y, begin, end);
+    swiglu_loop(gate.as<const float>(), up.as<const float>(), y.as<float>(), begin, end);
   else
-    swiglu_loop<uint16_t>(gate, up, y, begin, end);
+    swiglu_loop(gate.as<const uint16_t>(), up.as<const uint16_t>(), y.as<uint16_t>(), begin, end);
+}
+
+struct GateGradient {
+  VF gate, up;
+};
+template <class T>
+HWY_INLINE GateGradient gate_gradient(const T* t, VF dy, VF gate, VF up) {
+  const Sigmoid s = sigmoid_for(t, gate);
+  const VF silu = hn::Mul(gate, s.value);
+  // silu' = s + silu (1 - s)
+  const VF slope = hn::MulAdd(silu, s.rest, s.value);
+  return {hn::Mul(hn::Mul(dy, up), slope), hn::Mul(dy, silu)};
 }
 
 template <class T>
@@ -80,14 +101,21 @@ void swiglu_grad_loop(std::span<const Tensor> in, std::span<Tensor> out, int64_t
                       int64_t end) {
   const T *dy = in[0].as<const T>(), *gate = in[1].as<const T>(), *up = in[2].as<const T>();
   T *dgate = out[0].as<T>(), *dup = out[1].as<T>();
-  for (int64_t i = begin; i < end; i += lanes()) {
-    const VF g = load(gate + i, end - i), d = load(dy + i, end - i);
-    const Sigmoid s = sigmoid(g);
-    const VF silu = hn::Mul(g, s.value);
-    // silu' = s + silu (1 - s)
-    const VF slope = hn::MulAdd(silu, s.rest, s.value);
-    store(hn::Mul(hn::Mul(d, load(up + i, end - i)), slope), dgate + i, end - i);
-    store(hn::Mul(d, silu), dup + i, end - i);
+  if constexpr (sizeof(T) == sizeof(float)) {
+    for (int64_t i = begin; i < end; i += lanes()) {
+      const int64_t n = end - i;
+      const GateGradient g = gate_gradient(dy, load(dy + i, n), load(gate + i, n), load(up + i, n));
+      store(g.gate, dgate + i, n);
+      store(g.up, dup + i, n);
+    }
+  } else {
+    by_two(begin, end, [=](int64_t i, auto n) HWY_ATTR {
+      const Two d = load_two(dy + i, n), g = load_two(gate + i, n), u = load_two(up + i, n);
+      const GateGradient a = gate_gradient(dy, d.a, g.a, u.a);
+      const GateGradient b = gate_gradient(dy, d.b, g.b, u.b);
+      store_two({a.gate, b.gate}, dgate + i, n);
+      store_two({a.up, b.up}, dup + i, n);
+    });
   }
 }
 

@@ -19,21 +19,47 @@ HWY_BEFORE_NAMESPACE();
 namespace moetrain::cpu {
 namespace HWY_NAMESPACE {
 
+/// Bytes of a row to ask for before it is used: the hardware does not guess where the next row is,
+/// but goes on by itself from there.
+constexpr int64_t kAnnounced = 512;
+
+HWY_INLINE void announce(const void* row, int64_t bytes) {
+  for (int64_t b = 0; b < std::min(bytes, kAnnounced); b += 64)
+    __builtin_prefetch(static_cast<const char*>(row) + b);
+}
+
 /// y[t] = sum over the token's slots, in slot order, of weight * row (weight 1 without `weight`).
 template <class T, class Y>
 void gather_loop(const Tensor& rows, const int32_t* row_of, const float* weight, const Tensor& y,
                  int64_t top_k, int64_t begin, int64_t end) {
   const int64_t width = y.cols();
+  const T* all = rows.as<const T>();
   for (int64_t t = begin; t < end; ++t) {
     Y* to = y.as<Y>() + t * width;
-    for (int64_t i = 0; i < width; i += lanes()) {
-      VF sum = set1(0.0f);
+    if (t + 1 < end) {
+      for (int64_t k = (t + 1) * top_k; k < (t + 2) * top_k; ++k) {
+        if (row_of[k] >= 0) announce(all + row_of[k] * width, width * sizeof(T));
+      }
+    }
+    // Both sides of the same width meet in the order load_two leaves them in.
+    constexpr int64_t kVectors = sizeof(T) == sizeof(Y) ? 2 : 1;
+    for (int64_t i = 0; i < width; i += kVectors * lanes()) {
+      Two sum{set1(0.0f), set1(0.0f)};
       for (int64_t k = t * top_k; k < (t + 1) * top_k; ++k) {
         if (row_of[k] < 0) continue;
-        const VF v = load(rows.as<const T>() + row_of[k] * width + i, width - i);
-        sum = weight ? hn::MulAdd(set1(weight[k]), v, sum) : hn::Add(sum, v);
+        const T* from = all + row_of[k] * width + i;
+        const VF w = set1(weight ? weight[k] : 1.0f);
+        if constexpr (kVectors == 2) {
+          const Two v = load_two(from, width - i);
+          sum = {hn::MulAdd(w, v.a, sum.a), hn::MulAdd(w, v.b, sum.b)};
+        } else {
+          sum.a = hn::MulAdd(w, load(from, width - i), sum.a);
+        }
       }
-      store(sum, to + i, width - i);
+      if constexpr (kVectors == 2)
+        store_two(sum, to + i, width - i);
+      else
+        store(sum.a, to + i, width - i);
     }
   }
 }
@@ -55,21 +81,36 @@ void combine_grad_loop(std::span<const Tensor> in, std::span<Tensor> out, const 
                        int64_t top_k, int64_t begin, int64_t end) {
   const int64_t width = in[0].cols();
   const float* weight = in[2].as<const float>();
+  const T* rows = in[4].as<const T>();
+  T* drows = out[0].as<T>();
   for (int64_t t = begin; t < end; ++t) {
     const D* dy = in[0].as<const D>() + t * width;
     for (int64_t k = t * top_k; k < (t + 1) * top_k; ++k) {
+      if (k + 1 < end * top_k && row_of[k + 1] >= 0) {
+        announce(rows + row_of[k + 1] * width, width * sizeof(T));
+        announce(drows + row_of[k + 1] * width, width * sizeof(T));
+      }
       float dot = 0;
       if (row_of[k] >= 0) {
-        const T* row = in[4].as<const T>() + row_of[k] * width;
-        T* drow = out[0].as<T>() + row_of[k] * width;
+        const T* row = rows + row_of[k] * width;
+        T* drow = drows + row_of[k] * width;
         const VF w = set1(weight[k]);
-        VF sum = set1(0.0f);
-        for (int64_t i = 0; i < width; i += lanes()) {
-          const VF d = load(dy + i, width - i);
-          sum = hn::MulAdd(d, load(row + i, width - i), sum);
-          store(hn::Mul(w, d), drow + i, width - i);
+        VF even = set1(0.0f), odd = set1(0.0f);
+        if constexpr (sizeof(D) == sizeof(T)) {
+          by_two(0, width, [&](int64_t i, auto n) HWY_ATTR {
+            const Two d = load_two(dy + i, n), r = load_two(row + i, n);
+            even = hn::MulAdd(d.a, r.a, even);
+            odd = hn::MulAdd(d.b, r.b, odd);
+            store_two({hn::Mul(w, d.a), hn::Mul(w, d.b)}, drow + i, n);
+          });
+        } else {
+          for (int64_t i = 0; i < width; i += lanes()) {
+            const VF d = load(dy + i, width - i);
+            even = hn::MulAdd(d, load(row + i, width - i), even);
+            store(hn::Mul(w, d), drow + i, width - i);
+          }
         }
-        dot = sum_lanes(sum);
+        dot = sum_lanes(hn::Add(even, odd));
       }
       out[1].as<float>()[k] = dot;
     }

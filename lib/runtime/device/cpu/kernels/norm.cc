@@ -19,25 +19,33 @@ HWY_BEFORE_NAMESPACE();
 namespace moetrain::cpu {
 namespace HWY_NAMESPACE {
 
+/// Sum of squares, lane by lane, in two chains.
+template <class X>
+HWY_INLINE VF squares_of(const X* x, int64_t d) {
+  VF even = set1(0.0f), odd = set1(0.0f);
+  by_two(0, d, [&](int64_t i, auto n) HWY_ATTR {
+    const Two v = load_two(x + i, n);
+    even = hn::MulAdd(v.a, v.a, even);
+    odd = hn::MulAdd(v.b, v.b, odd);
+  });
+  return hn::Add(even, odd);
+}
+
 template <class X, class Y>
 void norm_loop(const X* x, const float* gain, Y* y, float* rstd, int64_t d, double eps,
                int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     const X* from = x + row * d;
     Y* to = y + row * d;
-    VF sum = set1(0.0f);
-    for (int64_t i = 0; i < d; i += lanes()) {
-      const VF v = load(from + i, d - i);
-      sum = hn::MulAdd(v, v, sum);
-    }
-    const float r =
-        static_cast<float>(1.0 / std::sqrt(sum_lanes(sum) / static_cast<double>(d) + eps));
+    const float r = static_cast<float>(
+        1.0 / std::sqrt(sum_lanes(squares_of(from, d)) / static_cast<double>(d) + eps));
     rstd[row] = r;
     const VF scale = set1(r);
-    for (int64_t i = 0; i < d; i += lanes()) {
-      const VF v = hn::Mul(load(from + i, d - i), scale);
-      store(hn::Mul(v, load(gain + i, d - i)), to + i, d - i);
-    }
+    int64_t i = 0;
+    for (; i + lanes() <= d; i += lanes())
+      store(hn::Mul(hn::Mul(load(from + i), scale), load(gain + i)), to + i);
+    if (i < d)
+      store(hn::Mul(hn::Mul(load(from + i, d - i), scale), load(gain + i, d - i)), to + i, d - i);
   }
 }
 

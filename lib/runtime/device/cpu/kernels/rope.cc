@@ -40,47 +40,93 @@ HWY_BEFORE_NAMESPACE();
 namespace moetrain::cpu {
 namespace HWY_NAMESPACE {
 
-/// amplitude * cos and sin of position * frequency: reduced in double, then polynomials on
-/// [-pi/4, pi/4]. Plain loops without branches, which the compiler turns into vectors.
-void sines(const double* frequencies, double position, float amplitude, int64_t n,
+/// amplitude * cos and sin of position * frequency: quarter turns counted in double, what is left
+/// of one by polynomials in float. Plain loops without branches, which the compiler turns into
+/// vectors.
+void sines(const double* HWY_RESTRICT frequencies, double position, float amplitude, int64_t n,
            float* HWY_RESTRICT cosine, float* HWY_RESTRICT sine) {
   constexpr double kMagic = 6755399441055744.0;  // 1.5 * 2^52: adding it rounds to an integer
+  float part[kMaxHalf];
+  int32_t quarter[kMaxHalf];
   for (int64_t m = 0; m < n; ++m) {
-    const double angle = position * frequencies[m];
-    const double shifted = angle * 0.63661977236758134308 + kMagic;
-    const double turns = shifted - kMagic;
-    const double r = (angle - turns * 1.57079632679489655800) - turns * 6.12323399573676603587e-17;
-    const double z = r * r;
-    const double s =
-        r +
-        r * z *
-            (-1.6666666666666666e-1 +
-             z * (8.3333333333309497e-3 + z * (-1.9841269829589539e-4 +
-                                               z * (2.7557313621385722e-6 - z * 2.5050747762e-8))));
-    const double c =
-        1 - 0.5 * z +
-        z * z *
-            (4.1666666666665930e-2 +
-             z * (-1.3888888888730564e-3 + z * (2.4801587283886830e-5 - z * 2.7557313621e-7)));
-    const int64_t quadrant = std::bit_cast<int64_t>(shifted);
-    const double a = quadrant & 1 ? s : c, b = quadrant & 1 ? c : s;
-    cosine[m] = amplitude * static_cast<float>((quadrant + 1) & 2 ? -a : a);
-    sine[m] = amplitude * static_cast<float>(quadrant & 2 ? -b : b);
+    const double turns = position * frequencies[m] * 0.63661977236758134308;
+    const double shifted = turns + kMagic;
+    part[m] = static_cast<float>(turns - (shifted - kMagic));
+    quarter[m] = static_cast<int32_t>(std::bit_cast<int64_t>(shifted));
+  }
+  for (int64_t m = 0; m < n; ++m) {
+    // sin and cos of f quarter turns, |f| <= 1/2.
+    const float f = part[m], z = f * f;
+    const float s =
+        f * (1.5707963217f + z * (-6.4596346e-1f + z * (7.9680033e-2f - z * 4.6016579e-3f)));
+    const float c = 1.0f + z * (-1.2337005426f +
+                                z * (2.5366923e-1f + z * (-2.0860165e-2f + z * 9.0376643e-4f)));
+    const int32_t q = quarter[m];
+    const float a = q & 1 ? s : c, b = q & 1 ? c : s;
+    cosine[m] = amplitude * ((q + 1) & 2 ? -a : a);
+    sine[m] = amplitude * (q & 2 ? -b : b);
   }
 }
 
-HWY_INLINE float to_float(float x) { return x; }
-HWY_INLINE float to_float(uint16_t x) { return bf16_to_float(x); }
-HWY_INLINE void put(float v, float* p) { *p = v; }
-HWY_INLINE void put(float v, uint16_t* p) { *p = float_to_bf16(v); }
+HWY_INLINE Two load_pairs(const float* x, Whole) {
+  Two pairs;
+  hn::LoadInterleaved2(DF(), x, pairs.a, pairs.b);
+  return pairs;
+}
+HWY_INLINE void store_pairs(Two pairs, float* y, Whole) {
+  hn::StoreInterleaved2(pairs.a, pairs.b, DF(), y);
+}
+// The even and odd elements of bf16 are what load_two gives anyway.
+template <class N>
+HWY_INLINE Two load_pairs(const uint16_t* x, N n) {
+  return load_two(x, n);
+}
+template <class N>
+HWY_INLINE void store_pairs(Two pairs, uint16_t* y, N n) {
+  store_two(pairs, y, n);
+}
+HWY_INLINE Two load_pairs(const float* x, int64_t n) {
+  HWY_ALIGN float buffer[2 * kMaxLanes] = {};
+  std::memcpy(buffer, x, static_cast<size_t>(n) * sizeof(float));
+  return load_pairs(buffer, Whole());
+}
+HWY_INLINE void store_pairs(Two pairs, float* y, int64_t n) {
+  HWY_ALIGN float buffer[2 * kMaxLanes];
+  store_pairs(pairs, buffer, Whole());
+  std::memcpy(y, buffer, static_cast<size_t>(n) * sizeof(float));
+}
 
+/// Turns pairs by their angles: (a, b) to (a cos - b sin, a sin + b cos).
+HWY_INLINE Two turn(Two x, VF cosine, VF sine) {
+  return {hn::NegMulAdd(x.b, sine, hn::Mul(x.a, cosine)),
+          hn::MulAdd(x.a, sine, hn::Mul(x.b, cosine))};
+}
+
+/// n pairs of neighbours.
 template <class T>
-void rotate(const T* x, T* y, int64_t step, int64_t gap, int64_t n, const float* cosine,
-            const float* sine) {
-  for (int64_t m = 0; m < n; ++m) {
-    const float a = to_float(x[m * step]), b = to_float(x[m * step + gap]);
-    put(a * cosine[m] - b * sine[m], y + m * step);
-    put(a * sine[m] + b * cosine[m], y + m * step + gap);
+HWY_INLINE void turn_neighbours(const T* x, T* y, int64_t n, const float* cosine,
+                                const float* sine) {
+  int64_t m = 0;
+  for (; m + lanes() <= n; m += lanes()) {
+    const Two pairs = load_pairs(x + 2 * m, Whole());
+    store_pairs(turn(pairs, load(cosine + m), load(sine + m)), y + 2 * m, Whole());
+  }
+  if (m < n) {
+    const Two pairs = load_pairs(x + 2 * m, 2 * (n - m));
+    store_pairs(turn(pairs, load(cosine + m, n - m), load(sine + m, n - m)), y + 2 * m,
+                2 * (n - m));
+  }
+}
+
+/// n pairs whose second elements stand `gap` behind the first.
+template <class T>
+HWY_INLINE void turn_halves(const T* x, T* y, int64_t gap, int64_t n, const float* cosine,
+                            const float* sine) {
+  for (int64_t m = 0; m < n; m += lanes()) {
+    const Two pairs{load(x + m, n - m), load(x + m + gap, n - m)};
+    const Two turned = turn(pairs, load(cosine + m, n - m), load(sine + m, n - m));
+    store(turned.a, y + m, n - m);
+    store(turned.b, y + m + gap, n - m);
   }
 }
 
@@ -97,12 +143,12 @@ void rope_loop(const RopeArgs& args, int64_t begin, int64_t end) {
             sine);
       for (int64_t h = 0; h < args.heads; ++h) {
         const int64_t at = h * args.width;
-        if (m0 == 0 && plain > 0) std::memcpy(y + at, x + at, plain * sizeof(T));
-        if (args.interleave) {
-          rotate(x + at + plain + 2 * m0, y + at + plain + 2 * m0, 2, 1, n, cosine, sine);
-        } else {
-          rotate(x + at + plain + m0, y + at + plain + m0, 1, args.half, n, cosine, sine);
-        }
+        if (m0 == 0 && plain > 0) copy_row(x + at, y + at, plain);
+        const int64_t first = at + plain + (args.interleave ? 2 * m0 : m0);
+        if (args.interleave)
+          turn_neighbours(x + first, y + first, n, cosine, sine);
+        else
+          turn_halves(x + first, y + first, args.half, n, cosine, sine);
       }
     }
   }
