@@ -113,11 +113,14 @@ DispatchBundle Partitioner::form_groups(int index) {
                 b.top_k,
                 b.experts,
                 b.local_experts,
-                x.shape.back() * static_cast<int64_t>(size_of(x.dtype)),
-                0};
+                x.shape.back() * static_cast<int64_t>(size_of(x.dtype))};
   const Node& router = graph_.node(node.inputs[1]);
+  if (router.op == &ops::kRoute) {
+    note.shape.groups = router.attrs.integer("groups");
+    note.shape.top_groups = router.attrs.integer("top_groups");
+  }
   if (router.op == &ops::kRoute && members * b.local_experts == b.experts) {
-    const int64_t groups = router.attrs.integer("groups"), top = router.attrs.integer("top_groups");
+    const int64_t groups = note.shape.groups, top = note.shape.top_groups;
     if (groups % nodes.count == 0)
       note.shape.node_limit = top;
     else if (nodes.count % groups == 0)

@@ -1,6 +1,8 @@
 // Times whole training steps.
 #include "train/bench_step.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <memory>
 
@@ -39,6 +41,16 @@ void fill_random(const Config& config, int64_t first, int64_t count, Batch& batc
       }
     }
   }
+}
+
+/// Processor seconds of this process so far, all threads, user and system.
+double process_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
 /// A variant as a running model.
@@ -83,7 +95,9 @@ class Contender {
   void timed_step() {
     session_->executor().take_comm_seconds();
     const int64_t inter = fabric_.traffic().inter_node_bytes;
+    const double busy = process_seconds();
     const double seconds = step();
+    busy_.push_back(fabric_.size() * mean(process_seconds() - busy));
     const int64_t crossed = fabric_.traffic().inter_node_bytes - inter;
     double moving = 0, exposed = 0;
     for (const auto& [kind, s] : session_->executor().take_comm_seconds()) {
@@ -102,6 +116,7 @@ class Contender {
     t.name = name();
     t.seconds = median(times_);
     t.best_seconds = *std::min_element(times_.begin(), times_.end());
+    t.cpu_seconds = median(busy_);
     t.comm_seconds = median(moving_);
     t.exposed_seconds = median(exposed_);
     t.inter_bytes = inter_bytes_;
@@ -126,7 +141,7 @@ class Contender {
   Fabric& fabric_;
   std::unique_ptr<Session> session_;
   int64_t steps_ = 0;
-  std::vector<double> times_, moving_, exposed_;
+  std::vector<double> times_, busy_, moving_, exposed_;
   int64_t inter_bytes_ = 0;
 };
 
@@ -207,6 +222,7 @@ std::string StepsReport::json() const {
                ", \"seconds\": ", json_number(t.seconds),
                ", \"best_seconds\": ", json_number(t.best_seconds),
                ", \"tokens_per_second\": ", json_number(t.tokens_per_second),
+               ", \"cpu_s\": ", json_number(t.cpu_seconds),
                ", \"comm_s\": ", json_number(t.comm_seconds),
                ", \"exposed_comm_s\": ", json_number(t.exposed_seconds),
                ", \"bytes_inter_node\": ", t.inter_bytes,

@@ -25,6 +25,7 @@ struct StepTiming {
   std::string name;
   double seconds = 0;             ///< median step
   double best_seconds = 0;
+  double cpu_seconds = 0;         ///< processor time of all ranks, user and system
   double comm_seconds = 0;        ///< with transfers under way, mean over ranks
   double exposed_seconds = 0;     ///< of those, that computation waited for
   int64_t inter_bytes = 0;        ///< of all ranks to other nodes, in one step

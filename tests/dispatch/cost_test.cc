@@ -40,6 +40,41 @@ TEST(Volumes, InterNodeRowsPerToken) {
   }
 }
 
+// Every choice of 2 of 4 groups of 3 experts and of 4 of their 6 experts, counted out.
+TEST(Volumes, GroupsLimitWhereRowsGo) {
+  DispatchShape s;
+  s.top_k = 4;
+  s.experts = 12;
+  s.groups = 4;
+  s.top_groups = 2;
+  std::vector<int> hits(13);
+  int ways = 0;
+  for (int first = 0; first < 4; ++first) {
+    for (int second = first + 1; second < 4; ++second) {
+      for (int left = 0; left < 6; ++left) {  // the two of the six that are not chosen
+        for (int out = left + 1; out < 6; ++out) {
+          int lowest = 12;
+          for (int i = 5; i >= 0; --i) {
+            if (i != left && i != out) lowest = 3 * (i < 3 ? first : second) + i % 3;
+          }
+          for (int some = lowest + 1; some <= 12; ++some) ++hits[some];
+          ++ways;
+        }
+      }
+    }
+  }
+  for (int some = 1; some <= 12; ++some) {
+    EXPECT_NEAR(hit_probability(s, some), static_cast<double>(hits[some]) / ways, 1e-12) << some;
+  }
+  // Four nodes with two of eight groups each, four kept: both of a node's in 15 of 70 cases, one in 40,
+  // and then its 32 of the 128 experts are missed by all eight choices in 9.3 % of them.
+  DispatchShape v3 = shape_of(4, 4);
+  v3.groups = 8;
+  v3.top_groups = 4;
+  EXPECT_NEAR(expected_nodes(v3), 4 * (15.0 / 70 * 0.997 + 40.0 / 70 * 0.907), 0.01);
+  EXPECT_LT(row_volume(Transport::kDedup, v3).inter, row_volume(Transport::kDedup, shape_of(4, 4)).inter);
+}
+
 /// Volume per token over free links of the given ratio, for any (real) number of nodes.
 bool gather_wins(int64_t nodes, double ratio) {
   LinkModel links;

@@ -29,14 +29,40 @@ std::optional<Transport> transport_named(const std::string& name) {
   return std::nullopt;
 }
 
-double hit_probability(const DispatchShape& shape, int64_t some) {
-  // 1 - C(E - some, k) / C(E, k): none of the k choices falls on them.
+namespace {
+
+double choose(int64_t n, int64_t k) {
+  if (k < 0 || k > n) return 0;
+  double ways = 1;
+  for (int64_t i = 0; i < k; ++i) ways *= static_cast<double>(n - i) / static_cast<double>(i + 1);
+  return ways;
+}
+
+/// None of k different ones of `all` falls on `some`: C(all - some, k) / C(all, k).
+double none_of(int64_t all, int64_t some, int64_t k) {
   double none = 1;
-  for (int64_t i = 0; i < shape.top_k; ++i) {
-    none *= std::max(0.0, static_cast<double>(shape.experts - some - i)) /
-            static_cast<double>(shape.experts - i);
+  for (int64_t i = 0; i < k; ++i) {
+    none *= std::max(0.0, static_cast<double>(all - some - i)) / static_cast<double>(all - i);
   }
-  return 1 - none;
+  return none;
+}
+
+}  // namespace
+
+double hit_probability(const DispatchShape& shape, int64_t some) {
+  const int64_t size = shape.experts / shape.groups, eligible = size * shape.top_groups;
+  if (shape.top_groups >= shape.groups) return 1 - none_of(shape.experts, some, shape.top_k);
+  // They fill `whole` groups and a part of one more; by how many of those groups are kept.
+  const int64_t whole = some / size, rest = some % size, partial = rest > 0;
+  double none = 0;
+  for (int64_t kept = 0; kept <= whole; ++kept) {
+    for (int64_t part = 0; part <= partial; ++part) {
+      none += choose(whole, kept) *
+              choose(shape.groups - whole - partial, shape.top_groups - kept - part) *
+              none_of(eligible, kept * size + part * rest, shape.top_k);
+    }
+  }
+  return 1 - none / choose(shape.groups, shape.top_groups);
 }
 
 double expected_nodes(const DispatchShape& shape) {

@@ -25,16 +25,19 @@ std::optional<Transport> transport_named(const std::string& name);
 /// One dispatch: an expert group of `nodes` x `per_node` ranks; each rank sends `tokens` tokens
 /// with `top_k` of `experts` experts. `local_experts` live on each rank (fewer than experts / ranks
 /// where tokens are copied over some expert axes). `node_limit`: no token goes to more nodes than
-/// that (0: no limit). Routing is taken as uniform.
+/// that (0: no limit). A token chooses within `top_groups` of `groups` runs of experts; within those
+/// limits routing is taken as uniform.
 struct DispatchShape {
   int64_t nodes = 1, per_node = 1;
   int64_t tokens = 0, top_k = 1, experts = 1, local_experts = 1;
   int64_t row_bytes = 0;
   int64_t node_limit = 0;
+  int64_t groups = 1, top_groups = 1;
   int64_t ranks() const { return nodes * per_node; }
 };
 
-/// Probability that a token has at least one of `some` given experts.
+/// Probability that a token has at least one of `some` given experts (that follow one another and start
+/// with a group).
 double hit_probability(const DispatchShape& shape, int64_t some);
 /// Nodes with at least one of a token's experts, on average; within the node limit.
 double expected_nodes(const DispatchShape& shape);
