@@ -48,8 +48,8 @@ class CollectivesBench {
       report_.text = "links: one rank has none; start under mpirun to measure them\n";
       return std::move(report_);
     }
-    report_.intra = link("intra-node", partner(true));
-    report_.inter = link("inter-node", partner(false));
+    report_.intra = link("intra-node", true);
+    report_.inter = link("inter-node", false);
     std::vector<int> all(fabric_.size());
     std::iota(all.begin(), all.end(), 0);
     group_ = fabric_.make_group(all, "bench");
@@ -60,20 +60,28 @@ class CollectivesBench {
   }
 
  private:
-  /// First rank on rank 0's node, or off it; -1 if there is none.
-  int partner(bool same_node) const {
-    for (int r = 1; r < fabric_.size(); ++r) {
-      if ((fabric_.node_of(r) == fabric_.node_of(0)) == same_node) return r;
+  /// Who `rank` plays with: its neighbour on its node, or the rank of its place on the neighbouring node;
+  /// -1 if there is none.
+  int partner(int rank, bool same_node) const {
+    const int node = fabric_.node_of(rank), wanted = same_node ? node : node ^ 1;
+    std::vector<int> mine, theirs;
+    for (int r = 0; r < fabric_.size(); ++r) {
+      if (fabric_.node_of(r) == node) mine.push_back(r);
+      if (fabric_.node_of(r) == wanted) theirs.push_back(r);
     }
-    return -1;
+    size_t place = std::find(mine.begin(), mine.end(), rank) - mine.begin();
+    if (same_node) place ^= 1;
+    return place < theirs.size() ? theirs[place] : -1;
   }
 
-  /// Half of a round trip between rank 0 and `other`, at three sizes; the others wait.
-  std::optional<LinkFit> link(const char* name, int other) {
-    if (other < 0) return std::nullopt;
-    const bool plays = fabric_.rank() == 0 || fabric_.rank() == other;
+  /// Half of a round trip between two ranks at three sizes, while all ranks that have a partner play: what
+  /// one rank gets of links that several share. None if rank 0 has no partner.
+  std::optional<LinkFit> link(const char* name, bool same_node) {
+    if (partner(0, same_node) < 0) return std::nullopt;
+    const int me = fabric_.rank(), other = partner(me, same_node);
+    const bool plays = other >= 0;
     std::unique_ptr<Communicator> pair;
-    if (plays) pair = fabric_.make_group({0, other}, "bench pair");
+    if (plays) pair = fabric_.make_group({std::min(me, other), std::max(me, other)}, "bench pair");
     std::vector<std::byte> buffer(kPingSizes[2]);
     std::vector<std::pair<double, double>> points;
     for (int64_t bytes : kPingSizes) {
@@ -93,7 +101,8 @@ class CollectivesBench {
       points.emplace_back(static_cast<double>(bytes), seconds / (2 * kTrips));
     }
     const LinkFit fit = fit_link(points);
-    report_.text += format_line("%s link, ranks 0 and %d:", name, other);
+    report_.text += format_line("%s link, ranks 0 and %d while all pairs play:", name,
+                                partner(0, same_node));
     for (const auto& [bytes, seconds] : points) {
       report_.text += cat(" ", human_bytes(bytes), format_line(" %.1f us,", seconds * 1e6));
     }
