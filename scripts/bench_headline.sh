@@ -7,7 +7,7 @@
 # it spends PERCENT (default 58) of its step in communication: the part of the step that is gone when the same eight
 # ranks share one host's memory. --rate sets it instead (100mbit, 1gbit, ...).
 # Steps of all variants of a table are run in turns by one job (`moetrain bench step`); medians over N rounds (3).
-# Parts: headline (with a table of switches, one at a time and all but one), two (2 hosts x 4 ranks), free (no limit
+# Parts, all of them unless named: headline (with a table of switches, one at a time and all but one), two (2 hosts x 4 ranks), free (no limit
 # between hosts), plain (a topology where AlltoAllV wins). --quick: one round, headline without the table.
 # Needs root and network namespaces; ends with 77 where hosts cannot be simulated.
 set -euo pipefail
@@ -49,6 +49,7 @@ declare -A title=(
   [overlap]="transfers beside computation" [pairs]="pairs of micro-batches beside each other (with overlap)"
   [values]="values as wide as they are" [fusion]="fused kernels"
 )
+declare -A needs=([pairs]=overlap) needed_by=([overlap]=pairs)
 # settings KIND NAME...: the settings, joined by ';', in which the named switches are on ("but": all others)
 settings() {
   local kind=$1 row name off on joined=''
@@ -65,7 +66,7 @@ settings() {
 plain=$(settings only)
 all=$(settings but)
 
-# bench HOSTS-OR-"" STEPS FILE VARIANT...: steps in turns; FILE gets the report. Needs eight ranks of the hosts made.
+# bench STEPS FILE VARIANT...: steps in turns; FILE gets the report. Needs eight ranks of the hosts made.
 bench() {
   local steps=$1 file=$2 first=$3 arguments=() part
   shift 3
@@ -93,12 +94,12 @@ together() {
   bench 2 "$scratch/together" "$plain"
   field "$scratch/together" 0 best_seconds
 }
-# find_rate HOSTS: sets $mbit so that communication is $share % of the plain step on the hosts made
+# find_rate HOSTS: sets $mbit (a number) so that communication is $share % of the plain step on the hosts made
 find_rate() {
   local wanted seconds bytes try
   wanted=$(calculate "$alone / (1 - $share / 100)")
   bytes=$(calculate "$(field "$scratch/together" 0 bytes_inter_node)")
-  mbit=2000
+  mbit=800
   for try in 1 2 3 4; do
     "$hosts" rate "${mbit}mbit"
     bench 1 "$scratch/search" "$plain"
@@ -112,6 +113,7 @@ find_rate() {
       mbit=$(calculate "max(5, round($mbit * min(4, max(0.25, ($seconds - $alone) / ($wanted - $alone)))))")
     fi
   done
+  "$hosts" rate "${mbit}mbit"
 }
 
 # report FILE TITLE NAME...: one line per variant, against the first
@@ -121,10 +123,10 @@ import json, sys
 file, title, *names = sys.argv[1:]
 variants = json.load(open(file))["variants"]
 base = variants[0]
-print(f"\n{title}\n{'':48}{'s/step':>8}{'best':>8}{'tokens/s':>10}{'ratio':>7}{'comm s':>8}{'exposed':>9}{'MB between hosts':>18}")
+print(f"\n{title}\n{'':48}{'s/step':>8}{'best':>8}{'tokens/s':>10}{'ratio':>7}{'cpu s':>8}{'comm s':>8}{'exposed':>9}{'MB between hosts':>18}")
 for name, v in zip(names, variants):
     print(f"{name:48}{v['seconds']:8.2f}{v['best_seconds']:8.2f}{v['tokens_per_second']:10.0f}"
-          f"{v['tokens_per_second'] / base['tokens_per_second']:7.2f}{v['comm_s']:8.2f}{v['exposed_comm_s']:9.2f}"
+          f"{v['tokens_per_second'] / base['tokens_per_second']:7.2f}{v['cpu_s']:8.2f}{v['comm_s']:8.2f}{v['exposed_comm_s']:9.2f}"
           f"{v['bytes_inter_node'] / 1e6:18.1f}")
 TABLE
 }
@@ -133,70 +135,71 @@ line() {  # SECONDS-OF-PLAIN: what part of it is communication
 }
 
 has() { [[ " ${parts[*]} " == *" $1 "* ]]; }
-echo "eight ranks with one thread each on $(nproc) cores; $(basename "$config"); medians of $rounds rounds"
-if has headline || has free || has two; then alone=$(together); fi
-
-if has headline || has free; then
-  make_hosts 4 2
-fi
-if has headline; then
+# set_rate HOSTS: the rate between the hosts made, as asked for or searched
+set_rate() {
   if [ -n "$rate" ]; then
     "$hosts" rate "$rate"
     mbit=$rate
   else
-    echo "searching the rate between 4 hosts at which communication is $share % of the plain step" >&2
-    find_rate 4
+    echo "searching the rate between $1 hosts at which communication is $share % of the plain step" >&2
+    find_rate "$1"
+    mbit="$mbit Mbit/s"
   fi
+}
+# contest FILE TITLE FIRST NAME [VARIANT NAME]...: times and reports; the first variant is the base
+contest() {
+  local file=$scratch/$1 heading=$2 first=$3 variants=() names=("$4")
+  shift 4
+  while [ $# -gt 0 ]; do variants+=("$1") names+=("$2"); shift 2; done
+  bench "$rounds" "$file" "$first" "${variants[@]}"
+  report "$file" "$heading" "${names[@]}"
+}
+# switches_alone, switches_but: contestants with one switch on, and with all but one; pairs need overlap
+switches_alone() {
+  local row name
+  for row in "${switches[@]}"; do
+    read -r name _ <<< "$row"
+    contestants+=("$(settings only "$name" "${needs[$name]:-}")" "only ${title[$name]}")
+  done
+}
+switches_but() {
+  local row name
+  for row in "${switches[@]}"; do
+    read -r name _ <<< "$row"
+    contestants+=("$(settings but "$name" "${needed_by[$name]:-}")" "without ${title[$name]}")
+  done
+}
+
+echo "eight ranks with one thread each on $(nproc) cores; $(basename "$config"); medians of $rounds rounds"
+if has headline || has free || has two; then alone=$(together); fi
+
+if has headline || has free; then make_hosts 4 2; fi
+if has headline; then
+  set_rate 4
   measure_machine
-  variants=("$all") names=("out of the box" "everything on")
-  if [ $quick -eq 0 ]; then
-    for row in "${switches[@]}"; do
-      read -r name _ <<< "$row"
-      on=$name
-      [ "$name" = pairs ] && on="overlap pairs"
-      # shellcheck disable=SC2086
-      variants+=("$(settings only $on)")
-      names+=("only ${title[$name]}")
-    done
-  fi
-  bench "$rounds" "$scratch/only" "$plain" "${variants[@]}"
-  report "$scratch/only" "4 hosts x 2 ranks, ${mbit%mbit} Mbit/s between them" "${names[@]}"
+  contestants=("$all" "everything on")
+  [ $quick -eq 1 ] || switches_alone
+  contest only "4 hosts x 2 ranks, $mbit between them" "$plain" "out of the box" "${contestants[@]}"
   line "$(field "$scratch/only" 0 seconds)"
   if [ $quick -eq 0 ]; then
-    variants=("$plain") names=("everything on" "out of the box")
-    for row in "${switches[@]}"; do
-      read -r name _ <<< "$row"
-      off=$name
-      [ "$name" = overlap ] && off="overlap pairs"
-      # shellcheck disable=SC2086
-      variants+=("$(settings but $off)")
-      names+=("without ${title[$name]}")
-    done
-    bench "$rounds" "$scratch/but" "$all" "${variants[@]}"
-    report "$scratch/but" "the same, all but one" "${names[@]}"
+    contestants=("$plain" "out of the box")
+    switches_but
+    contest but "the same, all but one" "$all" "everything on" "${contestants[@]}"
   fi
 fi
 
 if has free; then
   "$hosts" rate none
   measure_machine
-  bench "$rounds" "$scratch/free" "$plain" "$all"
-  report "$scratch/free" "4 hosts x 2 ranks, no limit between them" "out of the box" "everything on"
+  contest free "4 hosts x 2 ranks, no limit between them" "$plain" "out of the box" "$all" "everything on"
   line "$(field "$scratch/free" 0 seconds)"
 fi
 
 if has two; then
   make_hosts 2 4
-  if [ -n "$rate" ]; then
-    "$hosts" rate "$rate"
-    mbit=$rate
-  else
-    echo "searching the rate between 2 hosts" >&2
-    find_rate 2
-  fi
+  set_rate 2
   measure_machine
-  bench "$rounds" "$scratch/two" "$plain" "$all"
-  report "$scratch/two" "2 hosts x 4 ranks, ${mbit%mbit} Mbit/s between them" "out of the box" "everything on"
+  contest two "2 hosts x 4 ranks, $mbit between them" "$plain" "out of the box" "$all" "everything on"
   line "$(field "$scratch/two" 0 seconds)"
 fi
 
@@ -205,14 +208,13 @@ if has plain; then
   make_hosts 8 1
   "$hosts" rate "${rate:-1gbit}"
   measure_machine
-  one="model.num_experts_per_tok=1;model.topk_group=1;parallel.tensor=1;parallel.expert=8"
-  variants=() names=("auto")
+  one="model.num_experts_per_tok=1;model.topk_group=1;parallel.tensor=1;parallel.expert=8;parallel.overlap=false"
+  contestants=()
   for transport in alltoall alltoall_once allgather dedup; do
-    variants+=("$one;parallel.dispatch=$transport;parallel.overlap=false")
-    names+=("$transport")
+    contestants+=("$one;parallel.dispatch=$transport" "$transport")
   done
-  bench "$rounds" "$scratch/plain" "$one;parallel.dispatch=auto;parallel.overlap=false" "${variants[@]}"
-  report "$scratch/plain" "8 hosts x 1 rank, top-1, ${rate:-1gbit}: nothing to save on the way" "${names[@]}"
+  contest plain "8 hosts x 1 rank, top-1, ${rate:-1gbit}: nothing to save on the way" \
+    "$one;parallel.dispatch=auto" auto "${contestants[@]}"
   arguments=()
   IFS=';' read -ra part <<< "$one"
   for setting in "${part[@]}"; do arguments+=(--set "$setting"); done

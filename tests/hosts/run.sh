@@ -54,6 +54,21 @@ on_host() {  # HOST DIR: ranks of a run on that host
   done
 }
 
+# The headline's script from end to end on a model of no size: every part, and a switch's line in each table.
+test_headline() {
+  sed -e 's/hidden_size: 768/hidden_size: 64/; s/moe_intermediate_size: 224/moe_intermediate_size: 32/' \
+    -e 's/num_hidden_layers: 3/num_hidden_layers: 2/; s/global_batch_size: 64/global_batch_size: 16/; s/sequence_length: 256/sequence_length: 32/' \
+    "$root/configs/headline.yaml" > small.yaml
+  export MOETRAIN=$moetrain
+  expect 0 "$root/scripts/bench_headline.sh" --rounds 1 --rate 400mbit --config small.yaml
+  for text in "4 hosts x 2 ranks, 400mbit between them" "the same, all but one" "no limit between them" \
+    "2 hosts x 4 ranks, 400mbit between them" "8 hosts x 1 rank, top-1, 400mbit" "% of the plain step" \
+    "only transfers beside computation" "without transfers beside computation"; do
+    says "$text"
+  done
+  says "layers.1.moe.dispatch  alltoall (cheapest)"
+}
+
 # Memory inside a host, TCP between: every transport gives the numbers of one rank.
 test_one_loss() {
   corpus
