@@ -17,16 +17,21 @@ HWY_BEFORE_NAMESPACE();
 namespace moetrain::cpu {
 namespace HWY_NAMESPACE {
 
-/// x = a + b over one row (x may be a); returns the sum of squares, lane by lane.
+/// x = a + b over one row (x may be a); returns the sum of squares, lane by lane, in the two chains of the
+/// norm that stands alone: fused or not, the same bits.
 template <class A, class B>
 VF add_row(const A* a, const B* b, float* x, int64_t d) {
-  VF squares = set1(0.0f);
-  for (int64_t i = 0; i < d; i += lanes()) {
+  const auto one = [&](int64_t i, VF squares) HWY_ATTR {
     const VF v = hn::Add(load(a + i, d - i), load(b + i, d - i));
-    squares = hn::MulAdd(v, v, squares);
     store(v, x + i, d - i);
+    return hn::MulAdd(v, v, squares);
+  };
+  VF even = set1(0.0f), odd = set1(0.0f);
+  for (int64_t i = 0; i < d; i += 2 * lanes()) {
+    even = one(i, even);
+    if (i + lanes() < d) odd = one(i + lanes(), odd);
   }
-  return squares;
+  return hn::Add(even, odd);
 }
 
 template <class A>
