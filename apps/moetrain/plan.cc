@@ -42,11 +42,14 @@ int run_plan(const PlanCommand& c) {
   }
   int64_t world = 0;
   const Config config = load_for(c.source, c, &world, machine);
-  const PlanInspection report(config, c.rank, world, machine);
+  PlanInspection report(config, c.rank, world, machine);
+  report.include_stages();
   if (!c.diff.empty()) {
     int64_t other_world = 0;
     const Config other = load_for({c.diff, {}}, c, &other_world, machine);
-    std::cout << plan_diff(report, PlanInspection(other, c.rank, other_world, machine));
+    PlanInspection changed(other, c.rank, other_world, machine);
+    changed.include_stages();
+    std::cout << plan_diff(report, changed);
     return 0;
   }
   std::cout << (c.json ? report.json() + "\n" : report.text());

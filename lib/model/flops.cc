@@ -19,13 +19,22 @@ double layer_macs(const ModelConfig& m, bool dense, double keys) {
 
 }  // namespace
 
-double forward_flops_per_token(const ModelConfig& m, int64_t sequence_length) {
+std::vector<double> forward_flops_of_layers(const ModelConfig& m, int64_t sequence_length) {
   const double keys = static_cast<double>(sequence_length + 1) / 2;
   const double h = m.hidden_size, head = h * m.vocab_size;
-  double macs = head;
-  for (int64_t i = 0; i < m.num_hidden_layers; ++i) macs += layer_macs(m, m.is_dense(i), keys);
-  macs += m.num_nextn_predict_layers * (2 * h * h + layer_macs(m, false, keys) + head);
-  return 2 * macs;
+  std::vector<double> flops;
+  for (int64_t i = 0; i < m.num_hidden_layers; ++i) {
+    flops.push_back(2 * layer_macs(m, m.is_dense(i), keys));
+  }
+  const double further = 2 * h * h + layer_macs(m, false, keys) + head;
+  flops.push_back(2 * (head + m.num_nextn_predict_layers * further));
+  return flops;
+}
+
+double forward_flops_per_token(const ModelConfig& m, int64_t sequence_length) {
+  double sum = 0;
+  for (double flops : forward_flops_of_layers(m, sequence_length)) sum += flops;
+  return sum;
 }
 
 double training_flops_per_token(const ModelConfig& m, int64_t sequence_length) {

@@ -185,32 +185,51 @@ void PlanInspection::measure_time() {
     const double repeats = static_cast<double>(runs[s]);
     time_.compute = compute + (time_.compute - compute) * repeats;
     time_.exposed = exposed + (time_.exposed - exposed) * repeats;
-    time_.step += length * repeats;
+    busy_ += length * repeats;
     now += length;
   }
-  if (stages_.count > 1) {
-    // Every stage is taken to be as long as this one, its chunks as long as one another.
-    auto alone = [&](char kind) {
-      double length = 0;
-      for (const Segment& segment : plan.segments) {
-        if (segment.parts.empty() && segment.name[0] == kind) length += play(segment, 0, false);
-      }
-      return length / stages_.per_stage;
-    };
-    const double f = alone('F'), w = alone('W'), b = alone('B') + w;
-    double both = 0;
-    int pairs = 0;
-    for (const Segment& segment : plan.segments) {
-      if (segment.parts.empty() || segment.name[0] != 'F') continue;
-      both += play(segment, 0, false);
-      ++pairs;
+  const size_t stages = static_cast<size_t>(stages_.count);
+  // Every stage is taken to be as long as this one, its chunks as long as one another.
+  fit_pipeline(std::vector<PassTimes>(stages, pass_times()), std::vector<double>(stages, busy_));
+}
+
+/// Of a chunk of this stage, on average.
+PassTimes PlanInspection::pass_times() {
+  auto alone = [&](char kind) {
+    double length = 0;
+    for (const Segment& segment : compiled_.plan.segments) {
+      if (segment.parts.empty() && segment.name[0] == kind) length += play(segment, 0, false);
     }
-    const Timetable timetable =
-        make_timetable(order_, stages_, static_cast<int>(config_.micro_batches()));
-    const Played played = moetrain::play(timetable, {f, b, w, pairs > 0 ? both / pairs : f + b});
-    time_.step += played.idle;
-    if (played.time > 0) time_.bubble = played.idle / played.time;
+    return length / stages_.per_stage;
+  };
+  PassTimes times{alone('F'), alone('B') + alone('W'), alone('W'), 0};
+  double both = 0;
+  int pairs = 0;
+  for (const Segment& segment : compiled_.plan.segments) {
+    if (segment.parts.empty() || segment.name[0] != 'F') continue;
+    both += play(segment, 0, false);
+    ++pairs;
   }
+  times.both = pairs > 0 ? both / pairs : times.forward + times.backward;
+  return times;
+}
+
+void PlanInspection::fit_pipeline(const std::vector<PassTimes>& passes,
+                                  const std::vector<double>& busy) {
+  time_.step = busy_;
+  if (stages_.count > 1) {
+    const Played played = play_stages(
+        make_timetable(order_, stages_, static_cast<int>(config_.micro_batches())), passes,
+        order_ == PipelineOrder::kForwardOnly);
+    double update = 0;  // what a stage does beyond its passes; all stages wait for the last one's
+    for (int s = 0; s < stages_.count; ++s) update = std::max(update, busy[s] - played.busy[s]);
+    time_.step = std::max(busy_, played.time + update);
+    time_.bubble = 1 - busy_ / time_.step;
+  }
+  rate();
+}
+
+void PlanInspection::rate() {
   const double tokens =
       static_cast<double>(config_.train.global_batch_size * config_.data.sequence_length);
   const double flops = tokens / static_cast<double>(world_) *

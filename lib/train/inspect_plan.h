@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "compile/compile.h"
+#include "compile/schedule/timetable.h"
 #include "config/config.h"
 #include "train/machine.h"
 #include "train/session.h"
@@ -50,9 +51,17 @@ struct PlanTime {
   double step = 0;     ///< seconds of one optimizer step
   double compute = 0;  ///< busy seconds of the compute lane
   double exposed = 0;  ///< seconds the compute lane waits for transfers
-  double bubble = 0;   ///< idle share of a pipeline; 0 without one
+  double bubble = 0;   ///< share of the step in which the rank waits for other stages; 0 without a pipeline
   double mfu = 0;
   double tokens_per_second = 0;
+};
+
+/// Stages that hold the same kinds of layers, as predicted for the first of them.
+struct StageKind {
+  int first = 0, last = 0;
+  std::string holds;  ///< "3 dense + 1 MoE layers, embedding"
+  double compute = 0, exposed = 0;  ///< as in PlanTime
+  int64_t memory = 0;               ///< bytes of a rank, PlanMemory::total()
 };
 
 /// Compiles `config` (resolved and validated) for one rank. No device is touched.
@@ -60,9 +69,15 @@ class PlanInspection {
  public:
   PlanInspection(const Config& config, int rank, int64_t world, const Machine& machine);
 
+  /// Compiles for the first rank of every other kind of stage too, and predicts the step of the whole
+  /// pipeline from all of them. Before it, every stage is taken to be as fast as this rank's.
+  void include_stages();
+
   const Compiled& compiled() const { return compiled_; }
   const PlanMemory& memory() const { return memory_; }
   const PlanTime& time() const { return time_; }
+  /// Empty unless include_stages() found several stages.
+  const std::vector<StageKind>& stages() const { return kinds_; }
   const std::vector<TrafficLine>& traffic() const { return traffic_; }
   int64_t inter_node_bytes() const { return inter_bytes_; }
   int64_t intra_node_bytes() const { return intra_bytes_; }
@@ -78,9 +93,14 @@ class PlanInspection {
   std::string trace() const;
 
  private:
+  std::string stages_text() const;
   void measure_memory();
   void measure_traffic();
   void measure_time();
+  PassTimes pass_times();
+  /// The step in a pipeline whose stages have these passes and are busy for `busy` seconds in all.
+  void fit_pipeline(const std::vector<PassTimes>& passes, const std::vector<double>& busy);
+  void rate();
   double play(const Segment& segment, double start, bool record);
   std::vector<int64_t> runs_of_segments() const;
 
@@ -97,6 +117,8 @@ class PlanInspection {
   double compile_seconds_ = 0;
   PlanMemory memory_;
   PlanTime time_;
+  double busy_ = 0;  ///< seconds of the step that the rank does not wait for other stages
+  std::vector<StageKind> kinds_;
   std::vector<TrafficLine> traffic_;
   int64_t inter_bytes_ = 0, intra_bytes_ = 0;
   std::vector<TimedInstruction> timeline_;

@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "model/flops.h"
+#include "train/stage_layout.h"
 
 namespace moetrain {
 
@@ -20,25 +22,22 @@ Stages config_stages(const Config& config) {
 
 std::vector<int> config_chunks(const Config& config) {
   const int chunks = config_stages(config).chunks();
-  const int64_t layers = config.model.num_hidden_layers;
-  const int64_t further = config.model.num_nextn_predict_layers;
-  std::vector<int64_t> counts(chunks, 1);
+  std::vector<int64_t> counts;
   if (!config.parallel.stage_layout.is_auto() && chunks > 1) {
     counts = *config.parallel.stage_layout;
   } else {
-    auto load = [&](int c) { return counts[c] + (c == chunks - 1 ? further : 0); };
-    for (int64_t left = layers - chunks; left > 0; --left) {
-      int least = 0;
-      for (int c = 1; c < chunks; ++c) {
-        if (load(c) < load(least)) least = c;
-      }
-      ++counts[least];
-    }
+    std::vector<double> flops =
+        forward_flops_of_layers(config.model, config.data.sequence_length);
+    const double tail = flops.back();
+    flops.pop_back();
+    // Folded, the last chunk lies on the first one's stage.
+    counts = balanced_layers(flops, config_stages(config).folded ? tail : 0, tail, chunks);
   }
   std::vector<int> out;
   for (int c = 0; c < chunks; ++c) out.insert(out.end(), counts[c], c);
-  MT_CHECK(static_cast<int64_t>(out.size()) == layers, "layers of ", chunks, " chunks");
-  out.insert(out.end(), further, chunks - 1);
+  MT_CHECK(static_cast<int64_t>(out.size()) == config.model.num_hidden_layers, "layers of ", chunks,
+           " chunks");
+  out.insert(out.end(), config.model.num_nextn_predict_layers, chunks - 1);
   return out;
 }
 

@@ -16,8 +16,8 @@ namespace moetrain {
 
 /// Stages and chunks of a resolved configuration.
 Stages config_stages(const Config& config);
-/// Chunk of every layer, MTP layers (on the last chunk) behind the decoder's. stage_layout: auto gives every
-/// chunk as many layers as the others, an MTP layer counting as one.
+/// Chunk of every layer, MTP layers (on the last chunk) behind the decoder's. stage_layout: auto makes the
+/// chunk with the most matrix products as small as can be, those with the output matrix included.
 std::vector<int> config_chunks(const Config& config);
 /// The order of `graph` in the pipeline: forward passes only where it has no update.
 PipelineOrder config_order(const Config& config, const Graph& graph);

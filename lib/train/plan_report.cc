@@ -82,8 +82,9 @@ std::string PlanInspection::text() const {
   }
   if (traffic_.empty()) out += "  none\n";
   out += cat("  inter-node ", size(inter_bytes_), ", intra-node ", size(intra_bytes_), "\n");
+  if (!stages_text().empty()) out += "\n" + stages_text();
   out +=
-      format("\npredicted step %.4g s: compute %.4g s, exposed transfers %.4g s, bubble %.3g %%\n",
+      format("\npredicted step %.4g s: compute %.4g s, exposed transfers %.4g s, waiting for other stages %.3g %%\n",
              time_.step, time_.compute, time_.exposed, time_.bubble * 100);
   out += format("predicted MFU %.3g %%, %.4g tokens/s\n\ncompiler\n", time_.mfu * 100,
                 time_.tokens_per_second);
@@ -104,9 +105,29 @@ std::string PlanInspection::text() const {
   return out;
 }
 
+std::string PlanInspection::stages_text() const {
+  std::string out;
+  if (!kinds_.empty()) {
+    out = format("%-44s %12s %12s %12s\n", "stages (a rank of the first of each kind)", "compute s",
+                 "exposed s", "memory");
+  }
+  for (const StageKind& k : kinds_) {
+    const std::string range = k.first == k.last ? cat(k.first) : cat(k.first, "-", k.last);
+    out += format("  %-8s%-34s %12.4g %12.4g %12s%s\n", range.c_str(), k.holds.c_str(), k.compute,
+                  k.exposed, size(k.memory).c_str(),
+                  static_cast<double>(k.memory) > machine_.memory ? "  does not fit" : "");
+  }
+  return out;
+}
+
 std::string PlanInspection::json() const {
   const ParameterCounts counts = count_parameters(config_.model);
-  std::string memory, traffic, passes;
+  std::string memory, traffic, passes, stages;
+  for (const StageKind& k : kinds_) {
+    stages += cat(stages.empty() ? "" : ", ", "{\"first\": ", k.first, ", \"last\": ", k.last,
+                  ", \"holds\": ", json_quote(k.holds), ", \"compute_s\": ", json_number(k.compute),
+                  ", \"exposed_comm_s\": ", json_number(k.exposed), ", \"memory\": ", k.memory, "}");
+  }
   for (const MemoryRow& row : rows_of(memory_))
     memory += cat("\"", row.key, "\": ", row.bytes, ", ");
   memory += cat("\"token_rows_worst\": ", memory_.rows_worst);
@@ -127,7 +148,7 @@ std::string PlanInspection::json() const {
              json_number(training_flops_per_token(config_.model, config_.data.sequence_length)),
              ",\n  \"world_size\": ", world_, ", \"rank\": ", compiled_.plan.rank,
              ", \"micro_batches\": ", config_.micro_batches(), ",\n  \"memory\": {", memory,
-             "},\n  \"collectives\": [", traffic, "],\n  \"bytes_inter_node\": ", inter_bytes_,
+             "},\n  \"stages\": [", stages, "],\n  \"collectives\": [", traffic, "],\n  \"bytes_inter_node\": ", inter_bytes_,
              ", \"bytes_intra_node\": ", intra_bytes_,
              ",\n  \"step_time_s\": ", json_number(time_.step),
              ", \"compute_s\": ", json_number(time_.compute),

@@ -159,6 +159,18 @@ p = json.loads(sys.argv[1])
 assert 680e9 < p["parameters"] < 685e9 and 37e9 < p["active_parameters"] < 40e9
 assert p["compile_seconds"] < 60
 assert any(c["op"] == "rows_all_to_all" for c in p["collectives"])' "$result"
+  expect 0 "$moetrain" plan --config "$root/configs/deepseek_v3_671b.yaml" --world-size 2048 --json
+  check "as shipped every stage fits, and the slowest sets the step" python3 -c 'import json, sys
+p = json.loads(sys.argv[1])
+stages = p["stages"]
+assert [s["first"] for s in stages] == [0, 1, 15] and [s["last"] for s in stages] == [0, 14, 15]
+assert all(0 < s["memory"] < 64 * 2 ** 30 for s in stages)
+slowest = max(s["compute_s"] + s["exposed_comm_s"] for s in stages)
+assert slowest < p["step_time_s"] < 1.5 * slowest, (slowest, p["step_time_s"])
+mine = p["compute_s"] + p["exposed_comm_s"]
+assert abs(1 - mine / p["step_time_s"] - p["bubble"]) < 0.01' "$result"
+  expect 0 "$moetrain" plan --config "$root/configs/deepseek_v3_671b.yaml" --world-size 2048 --rank 300
+  says "1-14    4 MoE"
 }
 
 test_train() {

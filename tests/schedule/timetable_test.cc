@@ -121,6 +121,17 @@ TEST(Timetable, DualPipeVIsCompleteAndBounded) {
   }
 }
 
+// The second of three stages is twice as slow: it gets its first input at 1, waits from 5 to 6 for the last
+// stage to come back with it, and is busy from then on; the first stage's last backward pass takes 2 more.
+TEST(Timetable, TheSlowestStageSetsThePace) {
+  const Timetable t = one_forward_one_backward({3, 1, false}, 8, false);
+  const Played played = play_stages(t, {{}, {2, 4, 2, 6}, {}});
+  EXPECT_DOUBLE_EQ(played.time, 1 + 8 * 6 + 1 + 2);
+  EXPECT_EQ(played.busy, (std::vector<double>{24, 48, 24}));
+  EXPECT_DOUBLE_EQ(played.idle, played.time - 24);
+  EXPECT_THROW(play_stages(t, {{}, {}}), InternalError);
+}
+
 TEST(Timetable, ForwardOnlyPassesEverything) {
   for (int p = 1; p <= 6; ++p) {
     for (int v = 1; v <= 3; ++v) {

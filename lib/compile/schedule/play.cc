@@ -1,6 +1,7 @@
 // Playing timetables on paper: every dependency, every message, time and activations.
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "base/error.h"
 #include "compile/schedule/timetable.h"
@@ -11,13 +12,14 @@ namespace {
 
 class Player {
  public:
-  Player(const Timetable& t, const PassTimes& times, bool forward_only)
-      : t_(t), s_(t.stages), times_(times), forward_only_(forward_only),
+  Player(const Timetable& t, std::vector<PassTimes> times, bool forward_only)
+      : t_(t), s_(t.stages), times_(std::move(times)), forward_only_(forward_only),
         forward_done_(s_.chunks(), std::vector<double>(t.micro_batches, -1)),
         backward_done_(forward_done_), weight_done_(forward_done_) {}
 
   Played run() {
     MT_CHECK(static_cast<int>(t_.of_stage.size()) == s_.count, "stages of the timetable");
+    MT_CHECK(static_cast<int>(times_.size()) == s_.count, "durations of ", times_.size(), " stages");
     Played played;
     played.peak.assign(s_.count, 0);
     std::vector<size_t> next(s_.count, 0);
@@ -30,7 +32,7 @@ class Player {
           const Action& a = t_.of_stage[stage][next[stage]];
           const double ready = ready_at(stage, a);
           if (ready < 0) break;
-          const double length = length_of(a);
+          const double length = length_of(times_[stage], a);
           busy[stage] += length;
           free[stage] = std::max(free[stage], ready) + length;
           alive[stage] += starts(a) ? 1 : 0;
@@ -50,6 +52,7 @@ class Player {
     for (int stage = 0; stage < s_.count; ++stage) {
       played.idle = std::max(played.idle, played.time - busy[stage]);
     }
+    played.busy = busy;
     check_complete();
     return played;
   }
@@ -64,13 +67,13 @@ class Player {
     return forward_only_ || a.kind == Action::kBackward || a.kind == Action::kWeightGradient ||
            a.kind == Action::kBoth;
   }
-  double length_of(const Action& a) const {
+  static double length_of(const PassTimes& times, const Action& a) {
     switch (a.kind) {
-      case Action::kForward: return times_.forward;
-      case Action::kBackward: return times_.backward;
-      case Action::kInputGradient: return times_.backward - times_.weight;
-      case Action::kWeightGradient: return times_.weight;
-      case Action::kBoth: return times_.both;
+      case Action::kForward: return times.forward;
+      case Action::kBackward: return times.backward;
+      case Action::kInputGradient: return times.backward - times.weight;
+      case Action::kWeightGradient: return times.weight;
+      case Action::kBoth: return times.both;
     }
     return 0;
   }
@@ -134,7 +137,7 @@ class Player {
 
   const Timetable& t_;
   const Stages& s_;
-  const PassTimes times_;
+  const std::vector<PassTimes> times_;
   const bool forward_only_;
   Done forward_done_, backward_done_, weight_done_;
 };
@@ -142,7 +145,11 @@ class Player {
 }  // namespace
 
 Played play(const Timetable& timetable, const PassTimes& times, bool forward_only) {
-  return Player(timetable, times, forward_only).run();
+  return play_stages(timetable, std::vector<PassTimes>(timetable.stages.count, times), forward_only);
+}
+
+Played play_stages(const Timetable& timetable, std::vector<PassTimes> of_stage, bool forward_only) {
+  return Player(timetable, std::move(of_stage), forward_only).run();
 }
 
 }  // namespace moetrain

@@ -53,6 +53,7 @@ struct PassTimes {
 struct Played {
   double time = 0;
   double idle = 0;                ///< the most idle time of a stage
+  std::vector<double> busy;       ///< per stage
   std::vector<int> peak;          ///< per stage: most chunk activations alive
 };
 
@@ -60,6 +61,8 @@ struct Played {
 /// take no time). Throws InternalError when stages wait for one another forever, when messages between two
 /// stages would be received in another order than sent, or when any pass is missing, doubled or early.
 Played play(const Timetable& timetable, const PassTimes& times, bool forward_only = false);
+/// The same with durations of their own for every stage.
+Played play_stages(const Timetable& timetable, std::vector<PassTimes> of_stage, bool forward_only = false);
 
 /// One line per stage, e.g. `F0.0 F0.1 B0.0 F0.2|B0.1 W0.0` (chunk.micro-batch).
 std::string print(const Timetable& timetable);
