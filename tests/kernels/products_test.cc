@@ -13,9 +13,11 @@ struct Size {
   int64_t m, n, k;
 };
 
-// Tiles are 6 rows and 1 to 4 vectors; blocks of k have 512 (packed A) or 2048 words.
+// Tiles are 6 rows and 1 to 4 vectors; blocks of k have 512 (packed A) or 2048 words. The last row
+// of sizes reads the second operand where it stands: tiles of 8 rows, whole vectors.
 const Size kSizes[] = {{1, 1, 1},   {6, 64, 32},  {7, 65, 33},   {13, 17, 5},  {5, 130, 64},
-                       {97, 48, 7}, {33, 16, 70}, {12, 200, 19}, {2, 3, 4200}, {103, 9, 600}};
+                       {97, 48, 7}, {33, 16, 70}, {12, 200, 19}, {2, 3, 4200}, {103, 9, 600},
+                       {1, 64, 32}, {8, 96, 64},  {9, 160, 16},  {17, 32, 48}, {48, 32, 32}};
 
 TEST_P(Products, Forward) {
   for (DType t : {DType::kF32, DType::kBF16}) {
@@ -72,8 +74,11 @@ struct Group {
   int64_t n, k;
 };
 
-const Group kGroups[] = {
-    {{5, 0, 13, 1}, 17, 9}, {{0, 0, 0}, 8, 8}, {{0, 40, 7}, 66, 34}, {{130}, 6, 3}};
+const Group kGroups[] = {{{5, 0, 13, 1}, 17, 9},
+                         {{0, 0, 0}, 8, 8},
+                         {{0, 40, 7}, 66, 34},
+                         {{130}, 6, 3},
+                         {{3, 8, 0, 16, 49}, 64, 32}};
 
 TEST_P(Products, Grouped) {
   for (DType t : {DType::kF32, DType::kBF16}) {

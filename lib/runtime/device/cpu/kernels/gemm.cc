@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "runtime/device/cpu/kernels/micro.h"
+#include "runtime/device/cpu/kernels/unpacked.h"
 
 namespace moetrain::cpu {
 namespace {
@@ -27,6 +28,7 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 /// How one product is walked through; the same for all parts of a batch up to m.
 struct Form {
   const MicroSet* set;
+  const UnpackedSet* unpacked;  ///< null: there is none
   bool pack_a;
   int64_t block;   ///< words of k per block
   int64_t panels;  ///< column panels per task
@@ -42,6 +44,7 @@ bool needs_packed_a(const MicroSet& set, const Gemm& g) {
 Form form_of(const Gemm& g, DType operands, DType c_type) {
   Form f;
   f.set = &micro_set(operands);
+  f.unpacked = unpacked_set(operands);
   f.pack_a = needs_packed_a(*f.set, g);
   f.block = f.pack_a ? kBlockPackedA : kBlock;
   f.panels = f.pack_a ? kPanelsPackedA : 1;
@@ -189,8 +192,54 @@ void announce_a(const Form& f, const Task& t, int64_t i, int64_t p0, int64_t tur
               std::min(kPackRows, t.m1 - i) * size, turns);
 }
 
+/// Rows up to which B is read where it stands: packing a transposed B costs more.
+constexpr int64_t kMostRows = 16, kMostRowsTransposed = 48;
+static_assert(kMostRowsTransposed * kUnpackedPitch <= kBlock * kMaxTileCols);
+
+/// Whether the task's tiles can read B where it stands, and should.
+bool reads_in_place(const Form& f, const Task& t) {
+  const Gemm& g = t.g;
+  const int64_t pair = f.set->pair, cols = t.n1 - t.n0;
+  const int64_t most = g.b_transposed ? kMostRowsTransposed : kMostRows;
+  if (!f.unpacked || f.pack_a || f.strip || g.packed_b || t.m1 - t.m0 > most ||
+      g.k > kUnpackedSteps * pair)
+    return false;
+  if (!g.b_transposed) return cols % f.unpacked->plain_cols == 0;
+  return g.ldb % pair == 0 && cols % f.unpacked->transposed_cols == 0 &&
+         g.k % (f.unpacked->transposed_steps * pair) == 0;
+}
+
+void run_in_place(const Form& f, const Task& t, const Scratch& scratch) {
+  const Gemm& g = t.g;
+  const int64_t pair = f.set->pair, rows = t.m1 - t.m0, words = g.k / pair;
+  for (int64_t i = 0; i < rows; ++i) {
+    std::memcpy(scratch.panels + i * kUnpackedPitch, element(g.a, f.operands, (t.m0 + i) * g.a_rs),
+                words * sizeof(float));
+  }
+  const int64_t width = g.b_transposed ? f.unpacked->transposed_cols : f.unpacked->plain_cols;
+  const int64_t ldb = g.b_transposed ? g.ldb / pair : g.ldb;
+  const int64_t step = ceil_div(rows, ceil_div(rows, kUnpackedRows));
+  float edge[kUnpackedRows * kMaxTileCols];
+  for (int64_t j = t.n0; j < t.n1; j += width) {
+    const void* b = element(g.b, f.operands, g.b_transposed ? j * g.ldb : j);
+    for (int64_t i = t.m0; i < t.m1; i += step) {
+      const int64_t n = std::min(step, t.m1 - i);
+      const UnpackedKernel kernel =
+          g.b_transposed ? f.unpacked->transposed[n - 1] : f.unpacked->plain[n - 1];
+      const float* a = scratch.panels + (i - t.m0) * kUnpackedPitch;
+      if (f.c_type == DType::kF32) {
+        kernel(words, a, b, ldb, static_cast<float*>(g.c) + i * g.ldc + j, g.ldc, g.accumulate);
+      } else {
+        kernel(words, a, b, ldb, edge, width, false);
+        store_tile(f, edge, width, n, width, g, i, j, false);
+      }
+    }
+  }
+}
+
 /// Runs one task; `next` is the one this worker probably gets then, or null.
 void run_task(const Form& f, const Task& task, const Task* next, const Scratch& scratch) {
+  if (reads_in_place(f, task)) return run_in_place(f, task, scratch);
   const Gemm& g = task.g;
   const int64_t m0 = task.m0, m1 = task.m1, n0 = task.n0, n1 = task.n1;
   Ahead ahead_a, ahead_b;
@@ -210,7 +259,7 @@ void run_task(const Form& f, const Task& task, const Task* next, const Scratch& 
                  scratch.panels + (j - n0) * f.block);
     }
     const int64_t panels = ceil_div(n1 - n0, width);
-    if (!last || next) {
+    if ((!last || next) && !g.packed_b) {
       announce_b(f, last ? *next : task, last ? 0 : p0 + k, panels * ceil_div(m1 - m0, kTileRows),
                  ahead_b);
     }
