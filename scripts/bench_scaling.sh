@@ -1,10 +1,10 @@
 #!/bin/bash
-# Tokens/s against sequence length, number of experts (same top-k) and ranks, beside a simple prediction.
+# Tokens/s against sequence length, number of experts (same top-k) and ranks, beside what `moetrain plan` predicts.
 #   scripts/bench_scaling.sh [--config FILE] [--sequences "256 512 ..."] [--experts "8 16 ..."]
 #                            [--ranks "1 2"] [--steps N] [--set KEY=VALUE]... [--precision fp32|bf16]
-# The prediction takes the first line of each table as measured and scales it: by FLOPs per token with the sequence
-# length; not at all with the experts (top-k stays); by ranks up to the cores. What is lost against it is attention's
-# and small products' efficiency, weights that more experts must update, and communication.
+# The plan knows a step's products, memory traffic and transfers and this machine's peaks (`moetrain bench machine`),
+# which kernels do not reach: its prediction is scaled by the first line of each table, so that the table shows how
+# cost grows. What is lost against it is attention's and small products' efficiency.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 moetrain=${MOETRAIN:-$root/build/moetrain}
@@ -27,61 +27,70 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yi
 cores=$(nproc)
 tokens_per_step=4096  # at least; so that a step is no shorter for short sequences
 
-step() {  # RANKS SEQUENCE SETTINGS... -> "tokens/s flops/token MiB"
-  local n=$1 seq=$2 threads batch launch=() report
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+settings=()
+launch=()
+# arrange RANKS SEQUENCE SETTINGS...: sets $settings, $launch and $threads
+arrange() {
+  local n=$1 seq=$2 batch
   shift 2
   batch=$(( (tokens_per_step + seq - 1) / seq ))
   batch=$(( (batch + n - 1) / n * n ))
   threads=$(( cores / n > 0 ? cores / n : 1 ))
+  launch=()
   [ "$n" -gt 1 ] && launch=(mpirun --bind-to none --oversubscribe -n "$n")
-  report=$("${launch[@]}" "$moetrain" bench step --json --config "$config" --steps "$steps" \
-    --set parallel.data=auto --set "parallel.expert=$n" --set parallel.tensor=1 \
-    --set parallel.pipeline=1 --set parallel.context=1 \
-    --set "compute.precision=$precision" --set "compute.threads=$threads" \
-    --set "data.sequence_length=$seq" --set "train.global_batch_size=$batch" \
-    --set "train.micro_batch_size=$((batch / n))" --set train.batch_ramp=[] "${sets[@]}" "$@") || exit 1
-  python3 -c '
+  settings=(--set parallel.data=auto --set "parallel.expert=$n" --set parallel.tensor=1
+    --set parallel.pipeline=1 --set parallel.context=1
+    --set "compute.precision=$precision" --set "compute.threads=$threads"
+    --set "data.sequence_length=$seq" --set "model.max_position_embeddings=$seq"
+    --set "train.global_batch_size=$batch"
+    --set "train.micro_batch_size=$((batch / n))" --set train.batch_ramp=[] "${sets[@]}" "$@")
+}
+# measure RANKS SEQUENCE SETTINGS...: sets $rate, $mfu, $mib and $planned (tokens/s)
+measure() {
+  local n=$1 machine="$scratch/machine.$1.yaml" report plan
+  arrange "$@"
+  [ -f "$machine" ] || "${launch[@]}" "$moetrain" bench machine --repeats 1 --threads "$threads" \
+    --write-machine "$machine" > "$scratch/machine.txt" 2>&1 || { cat "$scratch/machine.txt" >&2; exit 1; }
+  report=$("${launch[@]}" "$moetrain" bench step --json --config "$config" --steps "$steps" "${settings[@]}") ||
+    exit 1
+  plan=$("$moetrain" plan --json --config "$config" --world-size "$n" --machine "$machine" "${settings[@]}") ||
+    exit 1
+  read -r rate mfu mib planned <<< "$(python3 -c '
 import json, sys
-report = json.load(sys.stdin)
-v = report["variants"][0]
-n = int(sys.argv[1])
-flops = v["mfu"] * report["peak_flops"] * n / v["tokens_per_second"]
-print(v["tokens_per_second"], flops, v["mfu"], v["device_bytes"] / 2**20)' "$n" <<< "$report"
+v = json.loads(sys.argv[1])["variants"][0]
+print(v["tokens_per_second"], v["mfu"], v["device_bytes"] / 2**20, json.loads(sys.argv[2])["tokens_per_second"])' \
+    "$report" "$plan")"
 }
 head() { printf '\n%-18s %10s %10s %9s %8s %10s\n' "$1" tokens/s predicted measured/ 'MFU %' 'MiB/rank'; }
-row() {  # NAME PREDICTED RATE FLOPS MFU MIB
-  awk -v n="$1" -v p="$2" -v r="$3" -v u="$5" -v m="$6" \
-    'BEGIN { printf "%-18s %10.1f %10.1f %9.2f %8.1f %10.1f\n", n, r, p, r / p, 100 * u, m }'
+# row NAME: what was measured last
+row() {
+  [ -n "$first_rate" ] || { first_rate=$rate first_planned=$planned; }
+  awk -v n="$1" -v p="$first_rate" -v a="$planned" -v b="$first_planned" -v r="$rate" -v u="$mfu" -v m="$mib" \
+    'BEGIN { p *= a / b; printf "%-18s %10.1f %10.1f %9.2f %8.1f %10.1f\n", n, r, p, r / p, 100 * u, m }'
 }
-divide() { awk -v a="$1" -v b="$2" -v c="$3" 'BEGIN { print a * b / c }'; }
-read_first() { [ -n "$first_rate" ] || { first_rate=$1 first_flops=$2; }; }
 
 head "sequence length"
-first_rate='' first_flops=''
+first_rate=''
 for s in $sequences; do
-  measured=$(step 1 "$s" --set "model.max_position_embeddings=$s")
-  read -r rate flops mfu mib <<< "$measured"
-  read_first "$rate" "$flops"
-  row "$s" "$(divide "$first_rate" "$first_flops" "$flops")" "$rate" "$flops" "$mfu" "$mib"
+  measure 1 "$s"
+  row "$s"
 done
 
-middle=$(set -- $sequences; shift $(($# / 2)); echo "$1")
+read -ra lengths <<< "$sequences"
+middle=${lengths[$((${#lengths[@]} / 2))]}
 head "experts"
-first_rate='' first_flops=''
+first_rate=''
 for e in $experts; do
-  measured=$(step 1 "$middle" --set "model.n_routed_experts=$e" --set "model.max_position_embeddings=$middle")
-  read -r rate flops mfu mib <<< "$measured"
-  read_first "$rate" "$flops"
-  row "$e" "$(divide "$first_rate" "$first_flops" "$flops")" "$rate" "$flops" "$mfu" "$mib"
+  measure 1 "$middle" --set "model.n_routed_experts=$e"
+  row "$e"
 done
 
 head "ranks x threads"
-first_rate='' first_cores=''
+first_rate=''
 for n in $ranks; do
-  threads=$(( cores / n > 0 ? cores / n : 1 ))
-  busy=$(( n * threads < cores ? n * threads : cores ))
-  measured=$(step "$n" "$middle" --set "model.max_position_embeddings=$middle")
-  read -r rate flops mfu mib <<< "$measured"
-  [ -n "$first_rate" ] || { first_rate=$rate first_cores=$busy; }
-  row "$n x $threads" "$(divide "$first_rate" "$busy" "$first_cores")" "$rate" "$flops" "$mfu" "$mib"
+  measure "$n" "$middle"
+  row "$n x $threads"
 done

@@ -83,9 +83,10 @@ std::string PlanInspection::text() const {
   if (traffic_.empty()) out += "  none\n";
   out += cat("  inter-node ", size(inter_bytes_), ", intra-node ", size(intra_bytes_), "\n");
   if (!stages_text().empty()) out += "\n" + stages_text();
-  out +=
-      format("\npredicted step %.4g s: compute %.4g s, exposed transfers %.4g s, waiting for other stages %.3g %%\n",
-             time_.step, time_.compute, time_.exposed, time_.bubble * 100);
+  out += format("\npredicted step %.4g s: compute %.4g s, exposed transfers %.4g s", time_.step,
+                time_.compute, time_.exposed);
+  if (stages_.count > 1) out += format(", waiting for other stages %.3g %%", time_.bubble * 100);
+  out += "\n";
   out += format("predicted MFU %.3g %%, %.4g tokens/s\n\ncompiler\n", time_.mfu * 100,
                 time_.tokens_per_second);
   for (const PassTime& pass : compiled_.passes) {
