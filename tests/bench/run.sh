@@ -51,6 +51,7 @@ test_kernels() {
   expect 0 "$moetrain" bench kernels --filter rms_norm --seconds 0.001
   says "rms_norm"
   check "other kernels left out" bash -c "! grep -q attention <<< '$result'"
+  check "fused kernels against apart" test "$(grep -c '^sum + rms_norm .* us .* us ' <<< "$result")" -eq 2
   expect 0 "$moetrain" bench kernels --filter grouped_matmul_dx --seconds 0.001 --threads 2
   says "peer: "
   products=$(grep grouped_matmul_dx <<< "$result")

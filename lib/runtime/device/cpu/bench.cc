@@ -1,19 +1,16 @@
 // Runs the benchmark cases on the kernel table and writes the comparison.
 #include "runtime/device/cpu/bench.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <utility>
 
 #include "base/error.h"
-#include "base/random.h"
 #include "base/text.h"
 #include "runtime/device/cpu/bench_cases.h"
+#include "runtime/device/cpu/bench_fused.h"
+#include "runtime/device/cpu/bench_memory.h"
 #include "runtime/device/cpu/bench_peer.h"
 #include "runtime/device/cpu/bench_probe.h"
 #include "runtime/device/cpu/kernels/kernels.h"
@@ -21,21 +18,6 @@
 
 namespace moetrain::cpu {
 namespace {
-
-/// Seconds on the clock that fits: one thread is measured by its own CPU time, which neighbours on
-/// a shared machine do not stretch; several by the wall.
-double now(int threads) {
-  timespec t;
-  clock_gettime(threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
-
-template <class Body>
-double seconds_of(int threads, Body body) {
-  const double start = now(threads);
-  body();
-  return now(threads) - start;
-}
 
 /// Best rate of `runs` runs of work(worker) on all workers at once; work returns its amount.
 template <class Work>
@@ -53,27 +35,6 @@ double best_rate(ThreadPool& pool, int runs, Work work) {
   return best;
 }
 
-/// Memory in huge pages where there are any, like the arenas of training.
-class Pages {
- public:
-  explicit Pages(size_t bytes) : bytes_((bytes + kHuge) / kHuge * kHuge) {
-    data_ = static_cast<std::byte*>(std::aligned_alloc(kHuge, bytes_));
-    MT_CHECK(data_ != nullptr, "no memory for ", bytes_, " bytes");
-    madvise(data_, bytes_, MADV_HUGEPAGE);
-    std::memset(data_, 0, bytes_);
-  }
-  ~Pages() { std::free(data_); }
-  Pages(Pages&& other) noexcept
-      : bytes_(other.bytes_), data_(std::exchange(other.data_, nullptr)) {}
-  Pages& operator=(Pages&&) = delete;
-  std::byte* data() const { return data_; }
-
- private:
-  static constexpr size_t kHuge = size_t{2} << 20;
-  size_t bytes_;
-  std::byte* data_;
-};
-
 /// Operands and outputs of one case, with memory of their own.
 struct Launch {
   std::vector<Pages> memory;
@@ -90,22 +51,6 @@ struct Launch {
 Shape runtime_shape(const Type& type, int64_t rows) {
   if (!type.ragged) return type.shape;
   return {rows, type.shape.back()};
-}
-
-void fill(const Tensor& t, const std::vector<int32_t>& integers) {
-  if (!integers.empty()) {
-    std::memcpy(t.data, integers.data(), t.bytes());
-    return;
-  }
-  const CounterRandom random(1, "bench");
-  // Few different numbers are enough, and drawing them all would take longer than the kernels.
-  for (int64_t i = 0; i < t.numel(); ++i) {
-    if (i < 1024)
-      set_element(t, i, random.normal(i));
-    else
-      std::memcpy(t.as<char>() + i * size_of(t.dtype), t.as<char>() + i % 1024 * size_of(t.dtype),
-                  size_of(t.dtype));
-  }
 }
 
 Launch make_launch(const BenchCase& c) {
@@ -243,7 +188,7 @@ std::string bench_kernels(const BenchKernelOptions& options) {
                 "shape", "dtype", "median", "rate", "median", "best", "packed", "peer");
   std::string text = head;
   time_all(options, [&](const KernelTiming& t) { text += line_of(t, peaks); });
-  return text;
+  return text + bench_fused(options);
 }
 
 }  // namespace moetrain::cpu

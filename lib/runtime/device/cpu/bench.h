@@ -29,7 +29,8 @@ struct MachinePeaks {
 
 /// A fraction of a second of measuring.
 MachinePeaks probe_peaks(int threads);
-/// A table: per kernel and shape the median rate, its share of the peak, and the best run's share.
+/// A table: per kernel and shape the median rate, its share of the peak, and the best run's share;
+/// then the table of bench_fused.
 std::string bench_kernels(const BenchKernelOptions& options);
 
 }  // namespace moetrain::cpu

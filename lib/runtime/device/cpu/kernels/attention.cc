@@ -124,7 +124,7 @@ void run_attention(const LaunchArgs& args) {
                              ? 1
                              : std::clamp<int64_t>(ceil_div(4 * args.pool.size(), heads), 1, most);
   const int64_t step = ceil_div(ceil_div(d.s, pieces), kTileRows) * kTileRows;
-  args.pool.run(heads * pieces, [&](int64_t task, int worker) {
+  auto run = [&](int64_t task, int worker) {
     const int64_t head = task % heads, piece = pieces - 1 - task / heads;
     const int64_t batch = head / d.h, h = head % d.h;
     const Buffers w(buffers + worker * worker_words(d), d);
@@ -144,7 +144,11 @@ void run_attention(const LaunchArgs& args) {
     for (int64_t s = piece * step; s < std::min(d.s, (piece + 1) * step); s += kTileRows) {
       forward_tile(f, w, s, std::min<int64_t>(kTileRows, d.s - s));
     }
-  });
+  };
+  if (pieces == 1)
+    args.pool.run(heads, run);
+  else
+    args.pool.run_in_order(heads * pieces, run);
 }
 
 constexpr Kernel kRows[] = {

@@ -1,0 +1,207 @@
+// The fusions of compile/fuse on the shapes of one layer: results of one launch are operands of the
+// next, as in the graphs they are made from.
+#include "runtime/device/cpu/bench_fused.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <list>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "ops/basic.h"
+#include "ops/embedding.h"
+#include "ops/experts.h"
+#include "ops/fused_norm.h"
+#include "ops/matmul.h"
+#include "ops/norm.h"
+#include "ops/update.h"
+#include "runtime/device/cpu/bench_memory.h"
+#include "runtime/device/cpu/kernels/kernels.h"
+
+namespace moetrain::cpu {
+namespace {
+
+struct Step {
+  const Kernel* kernel;
+  Attrs attrs;
+  std::vector<Tensor> in, out;
+  Pages workspace;
+  size_t workspace_bytes;
+};
+
+class FusedBench {
+ public:
+  FusedBench(const BenchKernelOptions& o, DType t) : o_(o), t_(t), pool_(o.threads) {}
+
+  std::string run() {
+    norms();
+    accumulation();
+    if (t_ == DType::kBF16) update();
+    return text_;
+  }
+
+ private:
+  using Steps = std::vector<const Step*>;
+
+  Tensor tensor(DType dtype, Shape shape, const std::vector<int32_t>& integers = {}) {
+    memory_.emplace_back(std::max<int64_t>(1, numel(shape)) * size_of(dtype));
+    Tensor t{memory_.back().data(), dtype, std::move(shape)};
+    if (is_float(dtype) || !integers.empty()) fill(t, integers);
+    return t;
+  }
+
+  /// `ragged`: how many of the first operands are rows of experts.
+  const Step* step(const OpDef& op, Attrs attrs, std::vector<Tensor> in, size_t ragged = 0) {
+    std::vector<Type> types;
+    for (size_t i = 0; i < in.size(); ++i) {
+      const Tensor& t = in[i];
+      if (i < ragged)
+        types.push_back({t.dtype, {o_.experts, t.rows(), t.cols()}, true});
+      else
+        types.push_back({t.dtype, t.shape, false});
+    }
+    const std::vector<Type> results = op.infer(attrs, types);
+    std::vector<Tensor> out;
+    for (size_t i = 0; i < results.size(); ++i) {
+      const int shared = op.alias ? op.alias(attrs, static_cast<int>(i)) : -1;
+      out.push_back(shared >= 0 ? in[shared] : tensor(results[i].dtype, results[i].shape));
+    }
+    const Kernel* kernel = find_kernel(op.name, attrs, types, results);
+    MT_CHECK(kernel != nullptr, "no kernel for ", op.name);
+    const size_t bytes =
+        kernel->workspace ? kernel->workspace(attrs, types, results, pool_.size()) : 0;
+    steps_.push_back(
+        {kernel, std::move(attrs), std::move(in), std::move(out), Pages(bytes), bytes});
+    return &steps_.back();
+  }
+
+  double seconds(const Steps& steps) {
+    return seconds_of(pool_.size(), [&] {
+      for (const Step* s : steps) {
+        std::vector<Tensor> out = s->out;
+        s->kernel->run({s->attrs, s->in, out, s->workspace.data(), s->workspace_bytes, pool_});
+      }
+    });
+  }
+
+  bool wanted(const std::string& name) const { return name.find(o_.filter) != std::string::npos; }
+
+  void compare(const std::string& name, const std::string& shape, const Steps& apart,
+               const Steps& fused) {
+    seconds(apart), seconds(fused);
+    std::vector<double> times[2];
+    for (double spent = 0; times[0].size() < 3 || spent < 2 * o_.seconds_per_case;) {
+      times[0].push_back(seconds(apart)), times[1].push_back(seconds(fused));
+      spent += times[0].back() + times[1].back();
+    }
+    for (auto& t : times) std::nth_element(t.begin(), t.begin() + t.size() / 2, t.end());
+    const double a = times[0][times[0].size() / 2], f = times[1][times[1].size() / 2];
+    char line[200];
+    std::snprintf(line, sizeof line, "%-36s %-18s %-5s %10.1f us %10.1f us %7.2f\n", name.c_str(),
+                  shape.c_str(), moetrain::name_of(t_), a * 1e6, f * 1e6, f / a);
+    text_ += line;
+  }
+
+  /// The residual stream is f32; the layers' products are of the dtype under test.
+  void norms() {
+    if (!wanted(kSum) && !wanted(kSums) && !wanted(kGradient)) return;
+    const Shape stream{o_.batch * o_.sequence, o_.hidden};
+    const std::string shape = cat(stream[0], "x", stream[1]);
+    const bool narrow = t_ == DType::kBF16;
+    const Tensor x = tensor(DType::kF32, stream), y = tensor(t_, stream), z = tensor(t_, stream);
+    const Tensor dy = tensor(t_, stream), gain = tensor(DType::kF32, {o_.hidden});
+    const Attrs norm{{"eps", 1e-6}, {"dtype", std::string(moetrain::name_of(t_))}};
+    const Step* sum = step(ops::kAdd, {}, {x, y});
+    const Step* after = step(ops::kRmsNorm, norm, {sum->out[0], gain});
+    if (wanted(kSum))
+      compare(kSum, shape, {sum, after}, {step(ops::kAddRmsNorm, norm, {x, y, gain})});
+    if (wanted(kSums)) {
+      const Step* again = step(ops::kAdd, {}, {sum->out[0], z});
+      const Step* last = step(ops::kRmsNorm, norm, {again->out[0], gain});
+      compare(kSums, shape, {sum, again, last}, {step(ops::kAddRmsNorm, norm, {x, y, z, gain})});
+    }
+    if (wanted(kGradient)) {
+      const Tensor other = tensor(DType::kF32, stream);
+      const Step* grad = step(ops::kRmsNormGrad, {}, {dy, x, gain, after->out[1]});
+      Steps apart{grad, step(ops::kAdd, {}, {other, grad->out[0]})};
+      Attrs attrs;
+      if (narrow) {
+        attrs.set("copy", std::string("bf16"));
+        apart.push_back(step(ops::kCast, {{"dtype", std::string("bf16")}}, {apart.back()->out[0]}));
+      }
+      compare(kGradient, shape, apart,
+              {step(ops::kRmsNormGradAdd, attrs, {dy, x, gain, after->out[1], other})});
+    }
+  }
+
+  void accumulation() {
+    const int64_t n = o_.batch * o_.sequence, d = o_.hidden, w = o_.expert_width, e = o_.experts;
+    const Attrs in_place{{"accumulate", int64_t{1}}};
+    if (wanted(kDense)) {
+      const Tensor dy = tensor(t_, {n, o_.ffn}), x = tensor(t_, {n, d});
+      const Tensor sum = tensor(DType::kF32, {o_.ffn, d});
+      const Step* own = step(ops::kMatmulDw, {}, {dy, x});
+      compare(kDense, cat(n, "x", o_.ffn, "x", d),
+              {own, step(ops::kAccumulate, {}, {sum, own->out[0]})},
+              {step(ops::kMatmulDw, in_place, {dy, x, sum})});
+    }
+    if (wanted(kGrouped)) {
+      const int64_t each = 48;
+      std::vector<int32_t> offsets;
+      for (int64_t i = 0; i <= e; ++i) offsets.push_back(static_cast<int32_t>(i * each));
+      const Tensor dy = tensor(t_, {e * each, w}), x = tensor(t_, {e * each, d});
+      const Tensor plan = tensor(DType::kI32, {e + 1}, offsets);
+      const Tensor sum = tensor(DType::kF32, {e, w, d});
+      const Step* own = step(ops::kGroupedMatmulDw, {}, {dy, x, plan}, 2);
+      compare(kGrouped, cat(e, " x ", each, "x", w, "x", d),
+              {own, step(ops::kAccumulate, {}, {sum, own->out[0]})},
+              {step(ops::kGroupedMatmulDw, in_place, {dy, x, plan, sum}, 2)});
+    }
+  }
+
+  void update() {
+    if (!wanted(kCopy)) return;
+    const Shape w{o_.experts, o_.expert_width, o_.hidden};
+    std::vector<Tensor> in;
+    for (int i = 0; i < 4; ++i) in.push_back(tensor(DType::kF32, w));
+    in.push_back(tensor(DType::kF32, {})), in.push_back(tensor(DType::kF32, {4}));
+    // Squares are not negative, nor are the factor and the rates.
+    for (size_t i : {size_t{2}, size_t{4}, size_t{5}}) {
+      for (int64_t k = 0; k < in[i].numel(); ++k) in[i].as<float>()[k] = 0.01f;
+    }
+    Attrs attrs{{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"decay", 0.1}};
+    const Tensor copy = tensor(DType::kBF16, w);
+    const Steps apart{step(ops::kAdamw, attrs, in), step(ops::kAssign, {}, {copy, in[0]})};
+    attrs.set("copy", int64_t{1});
+    in.push_back(copy);
+    compare(kCopy, cat(numel(w)), apart, {step(ops::kAdamw, attrs, in)});
+  }
+
+  static constexpr const char* kSum = "sum + rms_norm";
+  static constexpr const char* kSums = "sum + sum + rms_norm";
+  static constexpr const char* kGradient = "rms_norm_grad + sum (+ cast)";
+  static constexpr const char* kDense = "matmul_dw + accumulate";
+  static constexpr const char* kGrouped = "grouped_matmul_dw + accumulate";
+  static constexpr const char* kCopy = "adamw + assign";
+
+  const BenchKernelOptions& o_;
+  const DType t_;
+  ThreadPool pool_;
+  std::list<Pages> memory_;
+  std::list<Step> steps_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string bench_fused(const BenchKernelOptions& options) {
+  std::string text;
+  for (DType dtype : options.dtypes) text += FusedBench(options, dtype).run();
+  if (text.empty()) return text;
+  char head[200];
+  std::snprintf(head, sizeof head, "\n%-36s %-18s %-5s %13s %13s %7s\n", "fused", "shape", "dtype",
+                "apart", "fused", "ratio");
+  return head + text;
+}
+
+}  // namespace moetrain::cpu
