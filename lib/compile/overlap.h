@@ -26,6 +26,8 @@ struct Task {
 /// than its `early` says. Work that no transfer waits for (weight gradients, mostly)
 /// is filler: it runs where the lane would idle, the one whose length is closest to the gap, and otherwise
 /// when the operands of all waiting fillers hold more than `store_bytes`, oldest first, or at the end.
+/// How much longer than predicted transfers are reckoned to take, and how well a filler must fit, is tried in
+/// several ways; taken is the order that is shortest for the predicted and for longer and uneven transfers.
 /// Deterministic. Without tasks on other lanes the order stays as it is.
 std::vector<int> overlap_order(const std::vector<Task>& tasks, int64_t store_bytes);
 
