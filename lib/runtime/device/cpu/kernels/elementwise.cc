@@ -43,8 +43,23 @@ HWY_INLINE VF load_any(const Tensor& t, int64_t i, int64_t n) {
                                 : load(t.as<const uint16_t>() + i, n);
 }
 
+/// sum_range where all are bf16.
+void sum_bf16(std::span<const Tensor> in, uint16_t* y, int64_t begin, int64_t end) {
+  by_two(begin, end, [=](int64_t i, auto n) HWY_ATTR {
+    Two sum = load_two(in[0].as<const uint16_t>() + i, n);
+    for (size_t t = 1; t < in.size(); ++t) {
+      const Two v = load_two(in[t].as<const uint16_t>() + i, n);
+      sum = {hn::Add(sum.a, v.a), hn::Add(sum.b, v.b)};
+    }
+    store_two(sum, y + i, n);
+  });
+}
+
 /// y = in[0] + in[1] + ..., left to right, for elements [begin, end).
 void sum_range(std::span<const Tensor> in, const Tensor& y, int64_t begin, int64_t end) {
+  bool narrow = y.dtype == DType::kBF16;
+  for (const Tensor& t : in) narrow = narrow && t.dtype == DType::kBF16;
+  if (narrow) return sum_bf16(in, y.as<uint16_t>(), begin, end);
   for (int64_t i = begin; i < end; i += lanes()) {
     VF sum = load_any(in[0], i, end - i);
     for (size_t t = 1; t < in.size(); ++t) sum = hn::Add(sum, load_any(in[t], i, end - i));

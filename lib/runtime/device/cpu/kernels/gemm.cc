@@ -254,7 +254,10 @@ void run_task(const Form& f, const Task& task, const Task* next, const Scratch& 
     const bool add = g.accumulate || p0 > 0;
     int64_t rs = g.a_rs / pair, cs = g.a_cs;
     const int64_t pitch = g.a_cs == 1 ? kTileRows * words : tile_pitch(words);
-    for (int64_t j = n0; j < n1 && !g.packed_b; j += width) {
+    // Rows of float that stand as a panel does, only further apart.
+    const bool stands = !g.packed_b && !g.b_transposed && pair == 1 && !set.convert &&
+                        (n1 - n0) % lanes == 0 && m1 - m0 <= kMostRows;
+    for (int64_t j = n0; j < n1 && !g.packed_b && !stands; j += width) {
       pack_panel(set, g, f.operands, p0, k, j, std::min(width, n1 - j),
                  scratch.panels + (j - n0) * f.block);
     }
@@ -282,16 +285,18 @@ void run_task(const Form& f, const Task& task, const Task* next, const Scratch& 
         ahead_a.turn(), ahead_b.turn();
         const int64_t cols = std::min(width, n1 - j);
         const int64_t vectors = ceil_div(cols, lanes);
+        const int64_t ldb = stands ? g.ldb : width;
         const float* panel =
             g.packed_b ? packed_panel(f, g, j, p0) : scratch.panels + (j - n0) * f.block;
+        if (stands) panel = static_cast<const float*>(g.b) + p0 * g.ldb + j;
         const MicroKernel kernel = set.kernel[rows - 1][vectors - 1];
         if (f.strip) {
           float* c = scratch.strip + (i - m0) * (n1 - n0 + kMaxTileCols) + (j - n0);
           const int64_t ld = n1 - n0 + kMaxTileCols;
-          kernel(words, a, rs, cs, panel, width, c, ld, p0 > 0);
+          kernel(words, a, rs, cs, panel, ldb, c, ld, p0 > 0);
           if (last) store_tile(f, c, ld, rows, cols, g, i, j, false);
         } else if (f.c_type == DType::kF32 && cols == vectors * lanes) {
-          kernel(words, a, rs, cs, panel, width, static_cast<float*>(g.c) + i * g.ldc + j, g.ldc,
+          kernel(words, a, rs, cs, panel, ldb, static_cast<float*>(g.c) + i * g.ldc + j, g.ldc,
                  add);
         } else {
           for (int64_t r = 0; r < rows; ++r) {
@@ -300,7 +305,7 @@ void run_task(const Form& f, const Task& task, const Task* next, const Scratch& 
             __builtin_prefetch(to);
             __builtin_prefetch(to + 64);
           }
-          kernel(words, a, rs, cs, panel, width, edge, kMaxTileCols, false);
+          kernel(words, a, rs, cs, panel, ldb, edge, kMaxTileCols, false);
           store_tile(f, edge, kMaxTileCols, rows, cols, g, i, j, add);
         }
       }

@@ -180,13 +180,10 @@ void pack_tiles_pairs(const void* src_void, int64_t ld, int64_t k, int64_t n, vo
   }
 }
 
-/// Transposes a 4 x 4 block of 32-bit words.
-HWY_INLINE void transpose_4x4(const float* src, int64_t ld, float* out, int64_t ldo) {
-#if HWY_TARGET == HWY_SCALAR
-  for (int64_t p = 0; p < 4; ++p) {
-    for (int64_t j = 0; j < 4; ++j) out[p * ldo + j] = src[j * ld + p];
-  }
-#else
+#if HWY_TARGET != HWY_SCALAR
+using Four = hn::Vec<hn::FixedTag<float, 4>>;
+/// A 4 x 4 block of 32-bit words, transposed.
+HWY_INLINE void load_transposed(const float* src, int64_t ld, Four (&to)[4]) {
   const hn::FixedTag<float, 4> d;
   const hn::FixedTag<double, 2> d2;
   const auto r0 = hn::LoadU(d, src), r1 = hn::LoadU(d, src + ld);
@@ -195,10 +192,25 @@ HWY_INLINE void transpose_4x4(const float* src, int64_t ld, float* out, int64_t 
   const auto lo23 = hn::BitCast(d2, hn::InterleaveLower(d, r2, r3));
   const auto hi01 = hn::BitCast(d2, hn::InterleaveUpper(d, r0, r1));
   const auto hi23 = hn::BitCast(d2, hn::InterleaveUpper(d, r2, r3));
-  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d2, lo01, lo23)), d, out);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d2, lo01, lo23)), d, out + ldo);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d2, hi01, hi23)), d, out + 2 * ldo);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d2, hi01, hi23)), d, out + 3 * ldo);
+  to[0] = hn::BitCast(d, hn::InterleaveLower(d2, lo01, lo23));
+  to[1] = hn::BitCast(d, hn::InterleaveUpper(d2, lo01, lo23));
+  to[2] = hn::BitCast(d, hn::InterleaveLower(d2, hi01, hi23));
+  to[3] = hn::BitCast(d, hn::InterleaveUpper(d2, hi01, hi23));
+}
+#endif
+
+/// Transposes a 4 x 4 block of 32-bit words.
+HWY_INLINE void transpose_4x4(const float* src, int64_t ld, float* out, int64_t ldo) {
+#if HWY_TARGET == HWY_SCALAR
+  for (int64_t p = 0; p < 4; ++p) {
+    for (int64_t j = 0; j < 4; ++j) out[p * ldo + j] = src[j * ld + p];
+  }
+#else
+  const hn::FixedTag<float, 4> d;
+  Four rows[4];
+  load_transposed(src, ld, rows);
+#pragma GCC unroll 4
+  for (int p = 0; p < 4; ++p) hn::StoreU(rows[p], d, out + p * ldo);
 #endif
 }
 
@@ -244,8 +256,32 @@ void pack_transposed_bf16(const void* src_void, int64_t ld, int64_t k, int64_t n
                           void* out_void, int64_t ldo) {
   const uint16_t* src = static_cast<const uint16_t*>(src_void);
   float* out = static_cast<float*>(out_void);
-  for (int64_t j = 0; j < n; ++j) {
-    for (int64_t p = 0; p < k; ++p) out[p * ldo + j] = bf16_to_float(src[j * ld + p]);
+  int64_t whole = 0, j = 0;  // steps and columns done in blocks
+#if HWY_TARGET != HWY_SCALAR
+  // Pairs of bf16 move as words and part into two rows of floats at the end.
+  const hn::FixedTag<float, 4> d;
+  const hn::FixedTag<uint32_t, 4> d32;
+  if (ld % 2 == 0) {
+    whole = k / 8 * 8;
+    for (; j + 4 <= n; j += 4) {
+      const float* from = reinterpret_cast<const float*>(src + j * ld);
+      for (int64_t p = 0; p < whole; p += 8) {
+        Four pairs[4];
+        load_transposed(from + p / 2, ld / 2, pairs);
+        float* to = out + p * ldo + j;
+#pragma GCC unroll 4
+        for (int q = 0; q < 4; ++q, to += 2 * ldo) {
+          const auto words = hn::BitCast(d32, pairs[q]);
+          hn::StoreU(hn::BitCast(d, hn::ShiftLeft<16>(words)), d, to);
+          hn::StoreU(hn::BitCast(d, hn::And(words, hn::Set(d32, 0xffff0000u))), d, to + ldo);
+        }
+      }
+    }
+  }
+#endif
+  for (int64_t c = 0; c < n; ++c) {
+    for (int64_t p = c < j ? whole : 0; p < k; ++p)
+      out[p * ldo + c] = bf16_to_float(src[c * ld + p]);
   }
   zero_columns(out, ldo, k, n, pad);
 }
