@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <numeric>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -40,6 +41,41 @@ TEST(ThreadPool, ManyShortLoops) {
     pool.run(5, [&](int64_t i, int) { sum.fetch_add(i, std::memory_order_relaxed); });
   }
   EXPECT_EQ(sum.load(), 2000 * 10);
+}
+
+TEST(ThreadPool, WorkersBeginWithTheirOwnShareAndTakeOverTheOthersEnds) {
+  constexpr int kThreads = 3;
+  for (int round = 0; round < 20; ++round) {
+    ThreadPool pool(kThreads);  // a worker may still be looking for tasks of an earlier loop
+    std::vector<int> ran_by(9, -1);
+    std::vector<int64_t> order;  // of worker 0
+    std::atomic<int> begun{0};
+    std::atomic<bool> over{false};
+    pool.run(9, [&](int64_t task, int worker) {
+      ran_by[task] = worker;
+      if (worker == 0) order.push_back(task);
+      if (task % 3 == 0 && task / 3 == worker) ++begun;
+      while (begun < kThreads) std::this_thread::yield();
+      // The others keep to their first task until nothing else is left.
+      while (worker != 0 && !over) std::this_thread::yield();
+      if (worker == 0 && order.size() == 7) over = true;
+    });
+    EXPECT_EQ(ran_by[3], 1);
+    EXPECT_EQ(ran_by[6], 2);
+    EXPECT_EQ(order, (std::vector<int64_t>{0, 1, 2, 5, 4, 8, 7}));
+  }
+}
+
+TEST(ThreadPool, OrderedTasksAreTakenInAscendingOrder) {
+  ThreadPool pool(3);
+  std::atomic<int64_t> begun{0};
+  std::atomic<bool> ordered{true};
+  pool.run_in_order(300, [&](int64_t task, int) {
+    // at most two others can have claimed an earlier task and not counted it yet
+    if (begun.fetch_add(1) < task - 2) ordered = false;
+  });
+  EXPECT_TRUE(ordered);
+  EXPECT_EQ(begun.load(), 300);
 }
 
 TEST(ThreadPool, SaysWhenTheSystemGivesNoMoreThreads) {
