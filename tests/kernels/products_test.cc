@@ -14,10 +14,12 @@ struct Size {
 };
 
 // Tiles are 6 rows and 1 to 4 vectors; blocks of k have 512 (packed A) or 2048 words. The last row
-// of sizes reads the second operand where it stands: tiles of 8 rows, whole vectors.
+// but one of sizes reads the second operand where it stands: tiles of 8 rows, whole vectors. The last
+// row is long enough to be cut into ranges of rows, and these into pieces that share packed panels.
 const Size kSizes[] = {{1, 1, 1},   {6, 64, 32},  {7, 65, 33},   {13, 17, 5},  {5, 130, 64},
                        {97, 48, 7}, {33, 16, 70}, {12, 200, 19}, {2, 3, 4200}, {103, 9, 600},
-                       {1, 64, 32}, {8, 96, 64},  {9, 160, 16},  {17, 32, 48}, {48, 32, 32}};
+                       {1, 64, 32}, {8, 96, 64},  {9, 160, 16},  {17, 32, 48}, {48, 32, 32},
+                       {700, 150, 12}, {601, 40, 9}};
 
 TEST_P(Products, Forward) {
   for (DType t : {DType::kF32, DType::kBF16}) {
@@ -78,7 +80,8 @@ const Group kGroups[] = {{{5, 0, 13, 1}, 17, 9},
                          {{0, 0, 0}, 8, 8},
                          {{0, 40, 7}, 66, 34},
                          {{130}, 6, 3},
-                         {{3, 8, 0, 16, 49}, 64, 32}};
+                         {{3, 8, 0, 16, 49}, 64, 32},
+                         {{300, 3, 520}, 136, 12}};
 
 TEST_P(Products, Grouped) {
   for (DType t : {DType::kF32, DType::kBF16}) {

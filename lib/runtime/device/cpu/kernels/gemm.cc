@@ -22,6 +22,11 @@ constexpr int64_t kPanelsPackedA = kBlock / kBlockPackedA;
 constexpr int64_t kPackRows = 8 * kTileRows;
 /// Rows of the float strip that holds C between blocks of k when C is bf16.
 constexpr int64_t kStripRows = 512;
+/// Fewest rows worth packing panels again for.
+constexpr int64_t kFewRows = 96;
+/// Rows of a task, where the next one can go on with the same panel: few, so that the last ones of
+/// two workers end at about the same time.
+constexpr int64_t kPieceRows = 256;
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -96,6 +101,7 @@ struct Scratch {
   float* panels;
   float* a;
   float* strip;
+  int64_t* packed;  ///< the panel that `panels` holds from the task before, or -1
 };
 
 const void* element(const void* base, DType type, int64_t index) {
@@ -145,6 +151,8 @@ void pack_a(const Form& f, const Gemm& g, int64_t i0, int64_t rows, int64_t p0, 
 struct Task {
   Gemm g;
   int64_t m0, m1, n0, n1;
+  int64_t panel;        ///< numbers its columns of its part; consecutive tasks may share them
+  int64_t piece, pieces;  ///< which of the tasks that share them, and of how many
 };
 
 /// Columns [j, j + cols) of B, k in [p0, p0 + k), as one panel of words.
@@ -168,19 +176,20 @@ const float* packed_panel(const Form& f, const Gemm& g, int64_t j, int64_t p0) {
   return g.packed_b + j * ceil_div(g.k, f.set->pair) + p0 / f.set->pair * f.set->tile_cols();
 }
 
-/// Announces what pack_panel will read of B for words from p0 on.
-void announce_b(const Form& f, const Task& t, int64_t p0, int64_t turns, Ahead& ahead) {
+/// Announces what pack_panel will read of B for words from p0 on, or the `piece`th of `pieces` of it.
+void announce_b(const Form& f, const Task& t, int64_t p0, int64_t piece, int64_t pieces,
+                int64_t turns, Ahead& ahead) {
   const int64_t size = static_cast<int64_t>(size_of(f.operands));
   const int64_t k = std::min(f.block * f.set->pair, t.g.k - p0), n = t.n1 - t.n0;
-  if (t.g.packed_b) {
-    const int64_t line = f.set->tile_cols() * static_cast<int64_t>(sizeof(float));
-    ahead.begin(packed_panel(f, t.g, t.n0, p0), line, ceil_div(k, f.set->pair), line, turns);
-  } else if (t.g.b_transposed)
-    ahead.begin(element(t.g.b, f.operands, t.n0 * t.g.ldb + p0), t.g.ldb * size, n, k * size,
+  auto begin = [&](const void* from, int64_t pitch, int64_t rows, int64_t bytes) {
+    const int64_t first = rows * piece / pieces, end = rows * (piece + 1) / pieces;
+    ahead.begin(static_cast<const std::byte*>(from) + first * pitch, pitch, end - first, bytes,
                 turns);
+  };
+  if (t.g.b_transposed)
+    begin(element(t.g.b, f.operands, t.n0 * t.g.ldb + p0), t.g.ldb * size, n, k * size);
   else
-    ahead.begin(element(t.g.b, f.operands, p0 * t.g.ldb + t.n0), t.g.ldb * size, k, n * size,
-                turns);
+    begin(element(t.g.b, f.operands, p0 * t.g.ldb + t.n0), t.g.ldb * size, k, n * size);
 }
 
 /// Announces what pack_a will read of A from row i and word p0 on.
@@ -212,6 +221,7 @@ bool reads_in_place(const Form& f, const Task& t) {
 void run_in_place(const Form& f, const Task& t, const Scratch& scratch) {
   const Gemm& g = t.g;
   const int64_t pair = f.set->pair, rows = t.m1 - t.m0, words = g.k / pair;
+  *scratch.packed = -1;
   for (int64_t i = 0; i < rows; ++i) {
     std::memcpy(scratch.panels + i * kUnpackedPitch, element(g.a, f.operands, (t.m0 + i) * g.a_rs),
                 words * sizeof(float));
@@ -237,8 +247,10 @@ void run_in_place(const Form& f, const Task& t, const Scratch& scratch) {
   }
 }
 
-/// Runs one task; `next` is the one this worker probably gets then, or null.
-void run_task(const Form& f, const Task& task, const Task* next, const Scratch& scratch) {
+/// Runs one task; `next` is the one this worker probably gets then, `after` the first one after it
+/// with other columns; or null.
+void run_task(const Form& f, const Task& task, const Task* next, const Task* after,
+              const Scratch& scratch) {
   if (reads_in_place(f, task)) return run_in_place(f, task, scratch);
   const Gemm& g = task.g;
   const int64_t m0 = task.m0, m1 = task.m1, n0 = task.n0, n1 = task.n1;
@@ -257,15 +269,19 @@ void run_task(const Form& f, const Task& task, const Task* next, const Scratch& 
     // Rows of float that stand as a panel does, only further apart.
     const bool stands = !g.packed_b && !g.b_transposed && pair == 1 && !set.convert &&
                         (n1 - n0) % lanes == 0 && m1 - m0 <= kMostRows;
-    for (int64_t j = n0; j < n1 && !g.packed_b && !stands; j += width) {
+    const bool there =
+        g.packed_b || stands || (last && p0 == 0 && *scratch.packed == task.panel);
+    for (int64_t j = n0; j < n1 && !there; j += width) {
       pack_panel(set, g, f.operands, p0, k, j, std::min(width, n1 - j),
                  scratch.panels + (j - n0) * f.block);
     }
+    *scratch.packed = last && p0 == 0 && !stands ? task.panel : -1;
     const int64_t panels = ceil_div(n1 - n0, width);
-    if ((!last || next) && !g.packed_b) {
-      announce_b(f, last ? *next : task, last ? 0 : p0 + k, panels * ceil_div(m1 - m0, kTileRows),
-                 ahead_b);
-    }
+    const int64_t turns = panels * ceil_div(m1 - m0, kTileRows);
+    if (!last && !g.packed_b)
+      announce_b(f, task, p0 + k, 0, 1, turns, ahead_b);
+    else if (last && after && !g.packed_b)
+      announce_b(f, *after, 0, task.piece, task.pieces, turns, ahead_b);
     for (int64_t i = m0, rows = 0; i < m1; i += rows) {
       rows = f.pack_a ? std::min<int64_t>(kTileRows, m1 - i) : tile_rows(m1 - i);
       const void* a = scratch.a + (i - m0) % kPackRows / kTileRows * pitch;
@@ -273,13 +289,13 @@ void run_task(const Form& f, const Task& task, const Task* next, const Scratch& 
         a = element(g.a, f.operands, i * g.a_rs + p0);
       } else if ((i - m0) % kPackRows == 0) {
         pack_a(f, g, i, std::min(kPackRows, m1 - i), p0, k, scratch.a, rs, cs);
-        const int64_t turns = panels * (kPackRows / kTileRows);
+        const int64_t tiles = panels * (kPackRows / kTileRows);
         if (i + kPackRows < m1)
-          announce_a(f, task, i + kPackRows, p0, turns, ahead_a);
+          announce_a(f, task, i + kPackRows, p0, tiles, ahead_a);
         else if (!last)
-          announce_a(f, task, m0, p0 + k, turns, ahead_a);
+          announce_a(f, task, m0, p0 + k, tiles, ahead_a);
         else if (next)
-          announce_a(f, *next, next->m0, 0, turns, ahead_a);
+          announce_a(f, *next, next->m0, 0, tiles, ahead_a);
       }
       for (int64_t j = n0; j < n1; j += width) {
         ahead_a.turn(), ahead_b.turn();
@@ -321,37 +337,54 @@ void clear_output(const Gemm& g, DType c_type) {
   }
 }
 
-/// How the row range of one part is cut; the same rule for every part.
+/// How every part of a batch is cut: ranges of rows, in these groups of panels, in these pieces that
+/// share packed panels. Tasks are numbered in this order, so that a worker's share of them is whole
+/// ranges of rows: it reads rows it wrote itself in the operation before.
 struct Cut {
-  int64_t panel_cols;  ///< columns of a task
-  int64_t groups;      ///< tasks side by side
-  int64_t chunk_rows;  ///< rows of a task
+  int64_t panel_cols = 0;  ///< columns of a task
+  int64_t groups = 1;
+  int64_t range_rows = 1;  ///< most rows of a range
+  int64_t piece_rows = 1;  ///< most rows of a piece
 
+  int64_t ranges(const Gemm& g) const { return ceil_div(g.m, range_rows); }
+  int64_t pieces(const Gemm& g) const { return ceil_div(ceil_div(g.m, ranges(g)), piece_rows); }
   int64_t tasks(const Gemm& g) const {
-    return g.m <= 0 || g.n <= 0 ? 0 : groups * ceil_div(g.m, chunk_rows);
+    return g.m <= 0 || g.n <= 0 ? 0 : ranges(g) * groups * pieces(g);
   }
 };
+
+/// Even parts of whole tiles.
+int64_t bound(int64_t rows, int64_t parts, int64_t index) {
+  return std::min(rows, ceil_div(rows, kTileRows) * index / parts * kTileRows);
+}
 
 /// `parts`: how many parts of the largest one's size the batch amounts to; `rows`: of the largest.
 Cut cut_of(const Form& f, const Gemm& first, int64_t parts, int64_t rows, int threads) {
   Cut cut;
   const int64_t width = f.set->tile_cols();
   const int64_t panels = ceil_div(std::max<int64_t>(first.n, 1), width);
-  // Enough tasks for every worker to get several, but few packings of the same panel or tile:
-  // narrower groups of panels cost packings of A, shorter row ranges packings of B.
-  const int64_t wanted = threads == 1 ? 1 : (f.pack_a ? 3 : 6) * threads;
   int64_t per_task = std::min(f.panels, panels);
+  int64_t ranges = 1;
+  rows = std::max<int64_t>(rows, 1);
   auto groups = [&] { return ceil_div(panels, per_task); };
-  while (per_task > 4 && parts * groups() < wanted) per_task = ceil_div(per_task, 2);
-  const int64_t chunks = ceil_div(wanted, parts * groups());
-  const int64_t even =
-      ceil_div(ceil_div(std::max<int64_t>(rows, 1), chunks), kTileRows) * kTileRows;
-  cut.chunk_rows = std::max<int64_t>(even, 16 * kTileRows);
-  if (f.strip)
-    cut.chunk_rows = std::min<int64_t>(cut.chunk_rows, kStripRows / kTileRows * kTileRows);
-  while (per_task > 1 && parts * groups() * ceil_div(rows, cut.chunk_rows) < threads) --per_task;
-  cut.panel_cols = per_task * width;
+  if (f.pack_a) {
+    // Shorter ranges of rows cost packings of B, fewer panels packings of A.
+    const int64_t wanted = threads == 1 ? 1 : 2 * threads;
+    const int64_t most = std::max<int64_t>(1, rows / kFewRows);
+    ranges = std::clamp<int64_t>(ceil_div(wanted, parts * groups()), 1, most);
+    while (per_task > 4 && parts * groups() * ranges < wanted) per_task = ceil_div(per_task, 2);
+    while (per_task > 1 && parts * groups() * ranges < threads) --per_task;
+  } else {
+    const int64_t most = std::max<int64_t>(1, rows / (2 * kFewRows));
+    ranges = std::clamp<int64_t>(ceil_div(threads, parts), 1, most);
+  }
   cut.groups = groups();
+  cut.panel_cols = ceil_div(panels, cut.groups) * width;
+  cut.range_rows = ceil_div(rows, ranges);
+  cut.piece_rows = cut.range_rows;
+  if (threads > 1 && !f.pack_a && ceil_div(first.k, f.set->pair) <= f.block)
+    cut.piece_rows = std::min(cut.range_rows, kPieceRows);
+  if (f.strip) cut.piece_rows = std::min(cut.piece_rows, kStripRows - 4 * kTileRows);
   return cut;
 }
 
@@ -363,7 +396,7 @@ size_t gemm_workspace(DType c_type, int64_t k, int threads) {
   const bool strip = c_type != DType::kF32 && k > kBlockPackedA;
   // A strip's rows carry one tile of padding behind each task's columns.
   const size_t extra = strip ? static_cast<size_t>(kStripRows) * kMaxTileCols : 0;
-  return threads * (words_per_worker(strip) + extra) * sizeof(float) + 64;
+  return threads * (words_per_worker(strip) + extra) * sizeof(float) + (threads + 1) * 64;
 }
 
 int64_t packed_b_floats(int64_t n, int64_t k, DType operands) {
@@ -402,8 +435,11 @@ void run_gemm(const GemmBatch& batch, DType operands, DType c_type, std::byte* w
   const size_t extra = form.strip ? static_cast<size_t>(kStripRows) * kMaxTileCols : 0;
   const size_t words = words_per_worker(form.strip) + extra;
   std::byte* aligned = workspace + (-reinterpret_cast<uintptr_t>(workspace) & 63);
-  MT_CHECK(aligned + pool.size() * words * sizeof(float) <= workspace + workspace_bytes,
-           "workspace of ", workspace_bytes, " bytes is too small");
+  std::byte* notes = aligned + pool.size() * words * sizeof(float);  // a cache line per worker
+  MT_CHECK(notes + pool.size() * 64 <= workspace + workspace_bytes, "workspace of ", workspace_bytes,
+           " bytes is too small");
+  auto note = [&](int worker) { return reinterpret_cast<int64_t*>(notes + worker * 64); };
+  for (int w = 0; w < pool.size(); ++w) *note(w) = -1;
 
   int64_t tasks = 0;
   for (int64_t i = 0; i < batch.count; ++i) {
@@ -422,17 +458,32 @@ void run_gemm(const GemmBatch& batch, DType operands, DType c_type, std::byte* w
       number -= own;
       g = batch.part(batch.context, ++index);
     }
-    const int64_t n0 = number % cut.groups * cut.panel_cols;
-    const int64_t m0 = number / cut.groups * cut.chunk_rows;
-    return Task{g, m0, std::min(g.m, m0 + cut.chunk_rows), n0, std::min(g.n, n0 + cut.panel_cols)};
+    const int64_t pieces = cut.pieces(g), range = number / (cut.groups * pieces);
+    const int64_t group = number / pieces % cut.groups, piece = number % pieces;
+    const int64_t begin = bound(g.m, cut.ranges(g), range);
+    const int64_t rows_here = bound(g.m, cut.ranges(g), range + 1) - begin;
+    const int64_t n0 = group * cut.panel_cols;
+    return Task{g,
+                begin + bound(rows_here, pieces, piece),
+                begin + bound(rows_here, pieces, piece + 1),
+                n0,
+                std::min(g.n, n0 + cut.panel_cols),
+                index * cut.groups + group,
+                piece,
+                pieces};
   };
   pool.run(tasks, [&](int64_t number, int worker) {
     float* base = reinterpret_cast<float*>(aligned) + worker * words;
-    const Scratch scratch{base, base + panel_words(), base + panel_words() + a_words()};
+    const Scratch scratch{base, base + panel_words(), base + panel_words() + a_words(),
+                          note(worker)};
     const Task task = task_at(number);
-    const bool more = number + pool.size() < tasks;
-    const Task next = more ? task_at(number + pool.size()) : task;
-    run_task(form, task, more ? &next : nullptr, scratch);
+    const bool mine = number >= pool.share(tasks, worker);  // else it was another's last
+    const int64_t own = mine ? pool.share(tasks, worker + 1) : 0;
+    const int64_t after = number + task.pieces - task.piece;
+    const Task next = number + 1 < own ? task_at(number + 1) : task;
+    const Task other = after < own ? task_at(after) : task;
+    run_task(form, task, number + 1 < own ? &next : nullptr, after < own ? &other : nullptr,
+             scratch);
   });
 }
 
