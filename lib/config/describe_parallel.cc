@@ -50,10 +50,11 @@ Fields describe(ParallelConfig& c) {
               .at_least(1),
           row("stage_layout", &c.stage_layout,
               "decoder layers per chunk in order, pipeline x virtual_stages numbers (dualpipev: 2 "
-              "x "
-              "pipeline); auto: balanced")
+              "x pipeline); the last chunk, which has the head and MTP, may have none; auto: "
+              "balanced "
+              "by matrix products")
               .unit("layers")
-              .at_least(1),
+              .at_least(0),
           row("overlap", &c.overlap,
               "run transfers beside computation: token dispatch, tensor parallel, gradient "
               "reduction, "

@@ -25,6 +25,10 @@ void check_stage_layout(Rules& r, int64_t chunks) {
   if (static_cast<int64_t>(layout.size()) != chunks)
     r.refuse("parallel.stage_layout", "`parallel.stage_layout`: has ", layout.size(),
              " entries, but there are ", count, " = ", chunks, " chunks");
+  if (!layout.empty() && std::count(layout.begin(), layout.end() - 1, 0) > 0)
+    r.refuse(
+        "parallel.stage_layout", "`parallel.stage_layout`: [", join(layout, ", "),
+        "] leaves a chunk without layers; only the last one, which has the head, may have none");
   if (sum != layers)
     r.refuse("parallel.stage_layout", "`parallel.stage_layout`: [", join(layout, ", "), "] places ",
              sum, " layers, but model.num_hidden_layers is ", layers,

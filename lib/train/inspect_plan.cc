@@ -188,9 +188,8 @@ void PlanInspection::measure_time() {
     busy_ += length * repeats;
     now += length;
   }
-  const size_t stages = static_cast<size_t>(stages_.count);
   // Every stage is taken to be as long as this one, its chunks as long as one another.
-  fit_pipeline(std::vector<PassTimes>(stages, pass_times()), std::vector<double>(stages, busy_));
+  fit_pipeline(std::vector<PassTimes>(stages_.count, pass_times()), {{stage_, busy_}});
 }
 
 /// Of a chunk of this stage, on average.
@@ -215,16 +214,16 @@ PassTimes PlanInspection::pass_times() {
 }
 
 void PlanInspection::fit_pipeline(const std::vector<PassTimes>& passes,
-                                  const std::vector<double>& busy) {
+                                  const std::vector<std::pair<int, double>>& busy) {
   time_.step = busy_;
   if (stages_.count > 1) {
     const Played played = play_stages(
         make_timetable(order_, stages_, static_cast<int>(config_.micro_batches())), passes,
         order_ == PipelineOrder::kForwardOnly);
     double update = 0;  // what a stage does beyond its passes; all stages wait for the last one's
-    for (int s = 0; s < stages_.count; ++s) update = std::max(update, busy[s] - played.busy[s]);
-    time_.step = std::max(busy_, played.time + update);
-    time_.bubble = 1 - busy_ / time_.step;
+    for (const auto& [stage, seconds] : busy) update = std::max(update, seconds - played.busy[stage]);
+    time_.step = played.time + update;
+    time_.bubble = std::max(0.0, 1 - busy_ / time_.step);
   }
   rate();
 }

@@ -56,7 +56,7 @@ struct PlanTime {
   double tokens_per_second = 0;
 };
 
-/// Stages that hold the same kinds of layers, as predicted for the first of them.
+/// Neighbouring stages that hold the same kinds of layers, as predicted for the first of its like.
 struct StageKind {
   int first = 0, last = 0;
   std::string holds;  ///< "3 dense + 1 MoE layers, embedding"
@@ -70,7 +70,8 @@ class PlanInspection {
   PlanInspection(const Config& config, int rank, int64_t world, const Machine& machine);
 
   /// Compiles for the first rank of every other kind of stage too, and predicts the step of the whole
-  /// pipeline from all of them. Before it, every stage is taken to be as fast as this rank's.
+  /// pipeline from all of them, the same on every rank. Before it, every stage is taken to be as fast as
+  /// this rank's.
   void include_stages();
 
   const Compiled& compiled() const { return compiled_; }
@@ -98,8 +99,10 @@ class PlanInspection {
   void measure_traffic();
   void measure_time();
   PassTimes pass_times();
-  /// The step in a pipeline whose stages have these passes and are busy for `busy` seconds in all.
-  void fit_pipeline(const std::vector<PassTimes>& passes, const std::vector<double>& busy);
+  /// The step in a pipeline whose stages have these passes; `busy`: seconds of the step that some of the
+  /// stages are busy, the update included.
+  void fit_pipeline(const std::vector<PassTimes>& passes,
+                    const std::vector<std::pair<int, double>>& busy);
   void rate();
   double play(const Segment& segment, double start, bool record);
   std::vector<int64_t> runs_of_segments() const;

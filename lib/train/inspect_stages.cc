@@ -42,29 +42,43 @@ std::vector<std::string> contents(const Config& config, const Stages& stages) {
 }  // namespace
 
 void PlanInspection::include_stages() {
+  kinds_.clear();
   if (stages_.count == 1) return;
   const std::vector<std::string> holds = contents(config_, stages_);
   const int ranks = static_cast<int>(mesh_.size());
-  std::map<std::string, std::pair<PassTimes, double>> known;  // passes and busy seconds
+  struct Known {
+    PassTimes passes;
+    StageKind kind;
+    double busy;
+  };
+  std::map<std::string, Known> known;
+  std::string last_key;
   std::vector<PassTimes> passes;
-  std::vector<double> busy;
   for (int s = 0; s < stages_.count; ++s) {
-    if (known.count(holds[s]) == 0) {
-      const bool mine = s == stage_;
+    // Stages of equal contents differ where nodes are cut through them, and where layouts name layers.
+    std::string key = cat(holds[s], ", from place ", s * ranks % links_.ranks_per_node, " of a node");
+    if (!config_.parallel.shard.empty()) key += cat(", stage ", s);
+    auto at = known.find(key);
+    if (at == known.end()) {
+      const bool mine = compiled_.plan.rank == s * ranks;
       std::optional<PlanInspection> other;
       if (!mine) other.emplace(config_, s * ranks, world_, machine_);
       PlanInspection& it = mine ? *this : *other;
-      known[holds[s]] = {it.pass_times(), it.busy_};
-      kinds_.push_back({s, s, holds[s], it.time_.compute, it.time_.exposed, it.memory_.total()});
+      const StageKind kind{s, s, holds[s], it.time_.compute, it.time_.exposed, it.memory_.total()};
+      at = known.emplace(key, Known{it.pass_times(), kind, it.busy_}).first;
     }
-    for (StageKind& kind : kinds_) {
-      if (kind.holds == holds[s]) kind.last = s;
+    const Known& k = at->second;
+    passes.push_back(k.passes);
+    if (!kinds_.empty() && kinds_.back().last == s - 1 && last_key == key) {
+      kinds_.back().last = s;
+    } else {
+      kinds_.push_back(k.kind);
+      kinds_.back().first = kinds_.back().last = s;
     }
-    passes.push_back(known[holds[s]].first);
-    busy.push_back(known[holds[s]].second);
+    last_key = key;
   }
-  passes[stage_] = pass_times();
-  busy[stage_] = busy_;
+  std::vector<std::pair<int, double>> busy;
+  for (const auto& [key, k] : known) busy.emplace_back(k.kind.first, k.busy);
   fit_pipeline(passes, busy);
 }
 

@@ -30,8 +30,9 @@ std::vector<int> config_chunks(const Config& config) {
         forward_flops_of_layers(config.model, config.data.sequence_length);
     const double tail = flops.back();
     flops.pop_back();
-    // Folded, the last chunk lies on the first one's stage.
-    counts = balanced_layers(flops, config_stages(config).folded ? tail : 0, tail, chunks);
+    // Folded, the first and the last chunk lie on one stage: each makes room for half of the tail.
+    const bool folded = config_stages(config).folded;
+    counts = balanced_layers(flops, folded ? tail / 2 : 0, folded ? tail / 2 : tail, chunks);
   }
   std::vector<int> out;
   for (int c = 0; c < chunks; ++c) out.insert(out.end(), counts[c], c);

@@ -1,6 +1,7 @@
 // A plan inspection as text, JSON, explanation, trace and difference.
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
 
@@ -83,10 +84,9 @@ std::string PlanInspection::text() const {
   if (traffic_.empty()) out += "  none\n";
   out += cat("  inter-node ", size(inter_bytes_), ", intra-node ", size(intra_bytes_), "\n");
   if (!stages_text().empty()) out += "\n" + stages_text();
-  out += format("\npredicted step %.4g s: compute %.4g s, exposed transfers %.4g s", time_.step,
-                time_.compute, time_.exposed);
-  if (stages_.count > 1) out += format(", waiting for other stages %.3g %%", time_.bubble * 100);
-  out += "\n";
+  out += format("\npredicted step %.4g s: compute %.4g s, exposed transfers %.4g s, bubble %.3g %%%s\n",
+                time_.step, time_.compute, time_.exposed, time_.bubble * 100,
+                stages_.count > 1 ? " (waiting for other stages)" : "");
   out += format("predicted MFU %.3g %%, %.4g tokens/s\n\ncompiler\n", time_.mfu * 100,
                 time_.tokens_per_second);
   for (const PassTime& pass : compiled_.passes) {
@@ -112,10 +112,13 @@ std::string PlanInspection::stages_text() const {
     out = format("%-44s %12s %12s %12s\n", "stages (a rank of the first of each kind)", "compute s",
                  "exposed s", "memory");
   }
+  double slowest = 0;
+  for (const StageKind& k : kinds_) slowest = std::max(slowest, k.compute + k.exposed);
   for (const StageKind& k : kinds_) {
     const std::string range = k.first == k.last ? cat(k.first) : cat(k.first, "-", k.last);
-    out += format("  %-8s%-34s %12.4g %12.4g %12s%s\n", range.c_str(), k.holds.c_str(), k.compute,
+    out += format("  %-8s%-34s %12.4g %12.4g %12s%s%s\n", range.c_str(), k.holds.c_str(), k.compute,
                   k.exposed, size(k.memory).c_str(),
+                  k.compute + k.exposed == slowest ? "  sets the pace" : "",
                   static_cast<double>(k.memory) > machine_.memory ? "  does not fit" : "");
   }
   return out;

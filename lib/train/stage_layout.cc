@@ -20,14 +20,15 @@ struct Table {
   std::vector<std::vector<int>> from;
 };
 
-Table fill(int layers, int chunks, const std::function<double(int, int, int)>& run_cost,
+Table fill(int layers, int chunks, bool empty_end, const std::function<double(int, int, int)>& run_cost,
            const std::function<double(double, double)>& join) {
   Table t{std::vector(chunks + 1, std::vector<double>(layers + 1, kNever)),
           std::vector(chunks + 1, std::vector<int>(layers + 1, 0))};
   t.best[0][0] = 0;
   for (int c = 1; c <= chunks; ++c) {
-    for (int n = c; n <= layers; ++n) {
-      for (int begin = n - 1; begin >= c - 1; --begin) {  // short last runs first: they win ties
+    const int least = c == chunks && empty_end ? 0 : 1;  // layers of the run
+    for (int n = c - 1 + least; n <= layers; ++n) {
+      for (int begin = n - least; begin >= c - 1; --begin) {  // short last runs first: they win ties
         const double value = join(t.best[c - 1][begin], run_cost(c, begin, n));
         if (value < t.best[c][n] * (1 - kEqual) || t.best[c][n] == kNever) {
           t.best[c][n] = value;
@@ -50,10 +51,11 @@ std::vector<int64_t> balanced_layers(const std::vector<double>& costs, double le
   const auto sum = [&](int c, int begin, int end) {
     return before[end] - before[begin] + (c == 1 ? lead : 0) + (c == chunks ? tail : 0);
   };
-  const double most = fill(layers, chunks, sum, [](double a, double b) { return std::max(a, b); })
+  const bool empty_end = chunks > 1 && tail > 0;
+  const double most = fill(layers, chunks, empty_end, sum, [](double a, double b) { return std::max(a, b); })
                           .best[chunks][layers];
   const Table even = fill(
-      layers, chunks,
+      layers, chunks, empty_end,
       [&](int c, int begin, int end) {
         const double s = sum(c, begin, end);
         return s <= most * (1 + kEqual) ? s * s : kNever;

@@ -6,9 +6,10 @@
 
 namespace moetrain {
 
-/// Number of layers of each chunk, at least one: runs of `costs` whose largest sum is least, `lead` being
-/// added to the first run and `tail` to the last; among those the most even ones, then the ones with more layers in front. Costs
-/// are positive, there are at least as many as chunks.
+/// Number of layers of each chunk: runs of `costs` whose largest sum is least, `lead` being added to the
+/// first run and `tail` to the last; among those the most even ones, then the ones with more layers in
+/// front. Every chunk has a layer, except perhaps the last of several where it has a tail. Costs are
+/// positive, there are at least as many as chunks.
 std::vector<int64_t> balanced_layers(const std::vector<double>& costs, double lead, double tail,
                                      int chunks);
 
