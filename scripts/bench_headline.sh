@@ -16,6 +16,9 @@ moetrain=${MOETRAIN:-$root/build/moetrain}
 config=$root/configs/headline.yaml
 rate='' share=58 rounds=3 quick=0 parts=()
 while [ $# -gt 0 ]; do
+  case "$1" in --rate | --share | --rounds | --config | --only)
+    [ $# -gt 1 ] || { echo "bench_headline: $1 needs a value; see the first lines of $0" >&2; exit 2; } ;;
+  esac
   case "$1" in
     --quick) quick=1 rounds=1 ;;
     --rate) rate=$2; shift ;;
@@ -28,6 +31,12 @@ while [ $# -gt 0 ]; do
   shift
 done
 [ ${#parts[@]} -gt 0 ] || parts=(headline two free plain)
+for part in "${parts[@]}"; do
+  [[ " headline two free plain " == *" $part "* ]] ||
+    { echo "bench_headline: --only $part: parts are headline, two, free, plain" >&2; exit 2; }
+done
+[[ $share =~ ^[1-9][0-9]?$ && $rounds =~ ^[1-9][0-9]*$ ]] ||
+  { echo "bench_headline: --share takes 1 to 99 (percent), --rounds a number" >&2; exit 2; }
 [ -x "$moetrain" ] || { echo "bench_headline: $moetrain is not there; scripts/setup.sh builds it" >&2; exit 2; }
 hosts=$root/scripts/sim_hosts.sh
 export SIM_HOSTS=headline-$$
@@ -91,14 +100,13 @@ make_hosts() { "$hosts" create --hosts "$1" --ranks-per-host "$2"; }
 together() {
   make_hosts 1 8
   rm -f "$scratch/machine.yaml"
-  bench 2 "$scratch/together" "$plain"
-  field "$scratch/together" 0 best_seconds
+  bench 3 "$scratch/together" "$plain"
+  field "$scratch/together" 0 seconds
 }
 # find_rate HOSTS: sets $mbit (a number) so that communication is $share % of the plain step on the hosts made
 find_rate() {
   local wanted seconds bytes try
   wanted=$(calculate "$alone / (1 - $share / 100)")
-  bytes=$(calculate "$(field "$scratch/together" 0 bytes_inter_node)")
   mbit=800
   for try in 1 2 3 4; do
     "$hosts" rate "${mbit}mbit"

@@ -59,6 +59,7 @@ test_headline() {
   sed -e 's/hidden_size: 768/hidden_size: 64/; s/moe_intermediate_size: 224/moe_intermediate_size: 32/' \
     -e 's/num_hidden_layers: 3/num_hidden_layers: 2/; s/global_batch_size: 64/global_batch_size: 16/; s/sequence_length: 256/sequence_length: 32/' \
     "$root/configs/headline.yaml" > small.yaml
+  check "every size was found and shrunk" test "$(diff "$root/configs/headline.yaml" small.yaml | grep -c '^>')" -eq 5
   export MOETRAIN=$moetrain
   expect 0 "$root/scripts/bench_headline.sh" --rounds 1 --rate 400mbit --config small.yaml
   for text in "4 hosts x 2 ranks, 400mbit between them" "the same, all but one" "no limit between them" \

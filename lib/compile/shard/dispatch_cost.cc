@@ -2,6 +2,8 @@
 #include "compile/shard/dispatch_cost.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "base/error.h"
 
@@ -31,11 +33,11 @@ std::optional<Transport> transport_named(const std::string& name) {
 
 namespace {
 
-double choose(int64_t n, int64_t k) {
-  if (k < 0 || k > n) return 0;
-  double ways = 1;
-  for (int64_t i = 0; i < k; ++i) ways *= static_cast<double>(n - i) / static_cast<double>(i + 1);
-  return ways;
+/// Logarithm of n over k; minus infinity where there is no way.
+double log_ways(int64_t n, int64_t k) {
+  if (k < 0 || k > n) return -std::numeric_limits<double>::infinity();
+  const auto log_factorial = [](int64_t m) { return std::lgamma(static_cast<double>(m) + 1); };
+  return log_factorial(n) - log_factorial(k) - log_factorial(n - k);
 }
 
 /// None of k different ones of `all` falls on `some`: C(all - some, k) / C(all, k).
@@ -57,12 +59,14 @@ double hit_probability(const DispatchShape& shape, int64_t some) {
   double none = 0;
   for (int64_t kept = 0; kept <= whole; ++kept) {
     for (int64_t part = 0; part <= partial; ++part) {
-      none += choose(whole, kept) *
-              choose(shape.groups - whole - partial, shape.top_groups - kept - part) *
-              none_of(eligible, kept * size + part * rest, shape.top_k);
+      const double log_share = log_ways(whole, kept) +
+                               log_ways(shape.groups - whole - partial,
+                                        shape.top_groups - kept - part) -
+                               log_ways(shape.groups, shape.top_groups);
+      none += std::exp(log_share) * none_of(eligible, kept * size + part * rest, shape.top_k);
     }
   }
-  return 1 - none / choose(shape.groups, shape.top_groups);
+  return 1 - none;
 }
 
 double expected_nodes(const DispatchShape& shape) {

@@ -1,4 +1,4 @@
-// Waiting: spin for a moment, yield for a while, then sleep in the kernel and look at the job's health.
+// Waiting: give way once, spin for a moment, yield for a while, then sleep and look at the job's health.
 #include "runtime/comm/wait.h"
 
 #include <linux/futex.h>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kSpins = 64;
 constexpr int kYields = 16;
-constexpr std::chrono::microseconds kUncontended{5};  // what a yield takes at most if nobody else wants the core
+constexpr std::chrono::microseconds kUncontended{5};  // a yield takes less if nobody else wants the core
 constexpr long kSleepNs = 50'000'000;  // between looks at the job's health
 
 inline void relax() {
@@ -87,19 +87,14 @@ std::string Health::current_verb() const {
 }
 
 void Backoff::pause() {
-  if (++round_ == 1) {
-    // A core that comes back late from a yield has other work: leave it to that at once.
+  ++round_;
+  if (!crowded_ && round_ > 1 && round_ <= kSpins) return relax();
+  if (!crowded_ && round_ <= kSpins + kYields) {
+    // A core that comes back late from a yield has other work: leave it to that from now on.
     const auto before = std::chrono::steady_clock::now();
     sched_yield();
     crowded_ = std::chrono::steady_clock::now() - before > kUncontended;
     return;
-  }
-  if (!crowded_) {
-    if (round_ <= kSpins) return relax();
-    if (round_ <= kSpins + kYields) {
-      sched_yield();
-      return;
-    }
   }
   // Naps of a fraction of the time waited so far cost long transfers little, and save the cores of other
   // ranks from thousands of looks at every socket.

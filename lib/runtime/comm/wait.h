@@ -52,8 +52,9 @@ class Health {
   std::map<uint64_t, std::string> verbs_;
 };
 
-/// Rounds of waiting for something that can only be polled: a few pauses, then yields, then sleeps
-/// of 10 us that grow with the time waited to 1 ms. Where others want the core, sleeps of 50 us at once.
+/// Rounds of waiting for something that can only be polled: a yield, a few pauses, more yields, then sleeps
+/// of 10 us that grow with the time waited to 1 ms. As soon as a yield shows that others want the core,
+/// sleeps from 50 us on.
 class Backoff {
  public:
   void pause();
