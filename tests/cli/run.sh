@@ -171,6 +171,15 @@ mine = p["compute_s"] + p["exposed_comm_s"]
 assert abs(1 - mine / p["step_time_s"] - p["bubble"]) < 0.01' "$result"
   expect 0 "$moetrain" plan --config "$root/configs/deepseek_v3_671b.yaml" --world-size 2048 --rank 300
   says "1-14    4 MoE"
+  # stages that a node's end cuts differ, and every rank must predict the same step for all
+  local rank
+  for rank in 0 8 12 19; do
+    expect 0 "$moetrain" plan --config "$tiny" --world-size 20 --rank $rank --json \
+      --set model.num_hidden_layers=10 --set parallel.expert=4 --set parallel.pipeline=5 \
+      --set parallel.ranks_per_node=10 --set parallel.overlap=false --set train.global_batch_size=8
+    python3 -c 'import json, sys; print(json.loads(sys.argv[1])["step_time_s"])' "$result" >> steps.txt
+  done
+  check "one predicted step" test "$(sort -u steps.txt | wc -l)" -eq 1
 }
 
 test_train() {
