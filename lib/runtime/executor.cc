@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "ops/local.h"
 #include "ops/pipe.h"
+#include "ops/update.h"
 
 namespace moetrain {
 
@@ -24,6 +25,10 @@ struct Executor::Prepared {
   KernelChoice kernel;
   std::vector<Tensor> in, out;
   std::vector<int> moving_in, moving_out;  // positions whose address or rows change per run
+  int clears = -1;                         // root slot whose clearing may wait
+  std::vector<int> touches;                // other root slots that may only count as zero
+  std::optional<Overwrite> overwrite;      // what to launch where a state only counts as zero
+  KernelChoice overwrite_kernel;
   Executed times;  // of the last run; a lane's thread writes begin and end of what it runs
 };
 
@@ -83,6 +88,7 @@ Executor::Executor(const Plan& plan, Device& device, Fabric& fabric, double ragg
   for (const RankGroup& group : plan.groups) {
     groups_.push_back(fabric_.make_group(group.ranks, group.name));
   }
+  zero_ = std::make_unique<ZeroStates>(plan, device_, base_);
   for (const Segment& segment : plan.segments) prepare(segment, prepared_[segment.name]);
   if (workspace_bytes_ > 0) {
     workspace_ = own(static_cast<int64_t>(workspace_bytes_), "kernel workspace");
@@ -159,6 +165,7 @@ void Executor::prepare(const Segment& segment, std::vector<Prepared>& out) {
     } else {
       continue;
     }
+    prepare_zero_states(instruction, p);
     for (size_t k = 0; k < in->size(); ++k) {
       p.in.push_back(tensor((*in)[k]));
       if (plan_.slots[(*in)[k]].frame >= 0) p.moving_in.push_back(static_cast<int>(k));
@@ -166,6 +173,31 @@ void Executor::prepare(const Segment& segment, std::vector<Prepared>& out) {
     for (size_t k = 0; k < results->size(); ++k) {
       p.out.push_back(tensor((*results)[k]));
       if (plan_.slots[(*results)[k]].frame >= 0) p.moving_out.push_back(static_cast<int>(k));
+    }
+  }
+}
+
+/// Notes what an instruction does with states whose clearing may wait.
+void Executor::prepare_zero_states(const Instruction& instruction, Prepared& p) {
+  const auto* l = std::get_if<Launch>(&instruction.what);
+  const auto* c = std::get_if<Collective>(&instruction.what);
+  int own = -1;
+  if (l && l->op == &ops::kClear && zero_->may_wait(root(l->out[0]))) own = p.clears = root(l->out[0]);
+  if (l && (p.overwrite = overwriting(*l, plan_))) {
+    p.overwrite->state = own = root(p.overwrite->state);
+    if (zero_->may_wait(own)) {
+      std::vector<Type> in, out;
+      for (size_t k = 0; k < p.overwrite->operands; ++k) in.push_back(plan_.slots[l->in[k]].type);
+      for (int s : l->out) out.push_back(plan_.slots[s].type);
+      p.overwrite_kernel = device_.choose(*p.overwrite->op, p.overwrite->attrs, in, out);
+      workspace_bytes_ = std::max(workspace_bytes_, p.overwrite_kernel.workspace_bytes);
+    } else {
+      p.overwrite.reset();
+    }
+  }
+  for (const std::vector<int>* slots : {l ? &l->in : &c->in, l ? &l->out : &c->out}) {
+    for (int s : *slots) {
+      if (root(s) != own && zero_->may_wait(root(s))) p.touches.push_back(root(s));
     }
   }
 }
@@ -254,10 +286,11 @@ void Executor::issue(const Instruction& instruction, Prepared& p, Lane& lane) {
       if (s.type.ragged) tensors[k].shape[0] = frame(s.frame, side).rows[s.extent];
     }
   };
+  for (int s : p.touches) zero_->settle(s, lane);
   if (const auto* l = std::get_if<Launch>(&instruction.what)) {
     refresh(l->in, p.moving_in, p.in);
     refresh(l->out, p.moving_out, p.out);
-    device_.launch(p.kernel, *l->op, l->attrs, p.in, p.out, workspace_, lane);
+    launch(*l, p, lane);
   } else if (const auto* c = std::get_if<Collective>(&instruction.what)) {
     refresh(c->in, p.moving_in, p.in);
     refresh(c->out, p.moving_out, p.out);
@@ -276,6 +309,16 @@ void Executor::issue(const Instruction& instruction, Prepared& p, Lane& lane) {
     row_arena_->release(buffers.at(f->slot));
     buffers.erase(f->slot);
   }
+}
+
+void Executor::launch(const Launch& launch, Prepared& p, Lane& lane) {
+  if (p.clears >= 0) return zero_->clear(p.clears);
+  if (p.overwrite && zero_->take(p.overwrite->state)) {
+    const Overwrite& o = *p.overwrite;
+    return device_.launch(p.overwrite_kernel, *o.op, o.attrs, std::span(p.in).first(o.operands), p.out,
+                          workspace_, lane);
+  }
+  device_.launch(p.kernel, *launch.op, launch.attrs, p.in, p.out, workspace_, lane);
 }
 
 void Executor::run_bind(const Bind& bind, int side, Lane& lane) {
@@ -343,6 +386,7 @@ void Executor::write(const Port& port, const void* host, size_t bytes) {
   MT_CHECK(bytes == static_cast<size_t>(plan_.slots[port.slot].bytes), "writing ", port.name, ": ",
            bytes, " bytes into ", plan_.slots[port.slot].bytes);
   Lane& lane = device_.lane(kComputeLane);
+  zero_->settle(root(port.slot), lane);
   device_.copy_in(address(port.slot), host, bytes, lane);
   lane.synchronize();
 }
@@ -350,11 +394,13 @@ void Executor::write(const Port& port, const void* host, size_t bytes) {
 void Executor::read(const Port& port, void* host, size_t bytes) const {
   MT_CHECK(bytes == static_cast<size_t>(plan_.slots[port.slot].bytes), "reading ", port.name);
   Lane& lane = device_.lane(kComputeLane);
+  zero_->settle(root(port.slot), lane);
   device_.copy_out(host, address(port.slot), bytes, lane);
   lane.synchronize();
 }
 
 void Executor::clear(const Port& port) {
+  if (zero_->may_wait(root(port.slot))) return zero_->clear(root(port.slot));
   const std::vector<std::byte> zeros(plan_.slots[port.slot].bytes);
   write(port, zeros.data(), zeros.size());
 }

@@ -11,6 +11,7 @@
 #include "runtime/comm/comm.h"
 #include "runtime/device/device.h"
 #include "runtime/row_arena.h"
+#include "runtime/zero_states.h"
 
 namespace moetrain {
 
@@ -56,7 +57,7 @@ class Executor {
   const Port& input(const std::string& name) const;
   const Port& output(const std::string& name) const;
   bool has_output(const std::string& name) const { return outputs_.count(name) > 0; }
-  /// Fills a state with zeros.
+  /// Makes a state zero.
   void clear(const Port& port);
   /// Element of a scalar output, as double.
   double scalar(const std::string& name) const;
@@ -80,8 +81,10 @@ class Executor {
   struct Frame;
 
   void prepare(const Segment& segment, std::vector<Prepared>& out);
+  void prepare_zero_states(const Instruction& instruction, Prepared& p);
   void keep_weight(const Launch& launch, const KernelChoice& kernel);
   void issue(const Instruction& instruction, Prepared& p, Lane& lane);
+  void launch(const Launch& launch, Prepared& p, Lane& lane);
   void run_collective(const Collective& c, const Prepared& p, int side, Lane& lane);
   void run_bind(const Bind& bind, int side, Lane& lane);
   void account(const Segment& segment, const std::vector<Prepared>& prepared);
@@ -101,6 +104,7 @@ class Executor {
   std::byte* workspace_ = nullptr;
   size_t workspace_bytes_ = 0;
   std::unique_ptr<RowArena> row_arena_;
+  std::unique_ptr<ZeroStates> zero_;
   std::vector<int64_t> rows_;  // per extent, as last bound
   std::vector<std::unique_ptr<Communicator>> groups_;
   std::map<std::string, std::vector<Prepared>> prepared_;
