@@ -99,16 +99,15 @@ void swiglu_range(const Tensor& gate, const Tensor& up, const Tensor& y, int64_t
     swiglu_loop(gate.as<const uint16_t>(), up.as<const uint16_t>(), y.as<uint16_t>(), begin, end);
 }
 
-struct GateGradient {
-  VF gate, up;
+/// What silu(gate) and its slope are made of: silu' = s + silu (1 - s).
+struct Gate {
+  VF silu, slope;
 };
 template <class T>
-HWY_INLINE GateGradient gate_gradient(const T* t, VF dy, VF gate, VF up) {
+HWY_INLINE Gate gate_of(const T* t, VF gate) {
   const Sigmoid s = sigmoid_for(t, gate);
   const VF silu = hn::Mul(gate, s.value);
-  // silu' = s + silu (1 - s)
-  const VF slope = hn::MulAdd(silu, s.rest, s.value);
-  return {hn::Mul(hn::Mul(dy, up), slope), hn::Mul(dy, silu)};
+  return {silu, hn::MulAdd(silu, s.rest, s.value)};
 }
 
 template <class T>
@@ -119,17 +118,18 @@ void swiglu_grad_loop(std::span<const Tensor> in, std::span<Tensor> out, int64_t
   if constexpr (sizeof(T) == sizeof(float)) {
     for (int64_t i = begin; i < end; i += lanes()) {
       const int64_t n = end - i;
-      const GateGradient g = gate_gradient(dy, load(dy + i, n), load(gate + i, n), load(up + i, n));
-      store(g.gate, dgate + i, n);
-      store(g.up, dup + i, n);
+      const Gate g = gate_of(dy, load(gate + i, n));
+      const VF d = load(dy + i, n);
+      store(hn::Mul(hn::Mul(d, load(up + i, n)), g.slope), dgate + i, n);
+      store(hn::Mul(d, g.silu), dup + i, n);
     }
   } else {
     by_two(begin, end, [=](int64_t i, auto n) HWY_ATTR {
-      const Two d = load_two(dy + i, n), g = load_two(gate + i, n), u = load_two(up + i, n);
-      const GateGradient a = gate_gradient(dy, d.a, g.a, u.a);
-      const GateGradient b = gate_gradient(dy, d.b, g.b, u.b);
-      store_two({a.gate, b.gate}, dgate + i, n);
-      store_two({a.up, b.up}, dup + i, n);
+      const Two g = load_two(gate + i, n), d = load_two(dy + i, n), u = load_two(up + i, n);
+      const Gate a = gate_of(dy, g.a), b = gate_of(dy, g.b);
+      store_two({hn::Mul(hn::Mul(d.a, u.a), a.slope), hn::Mul(hn::Mul(d.b, u.b), b.slope)},
+                dgate + i, n);
+      store_two({hn::Mul(d.a, a.silu), hn::Mul(d.b, b.silu)}, dup + i, n);
     });
   }
 }
