@@ -58,7 +58,6 @@ declare -A title=(
   [overlap]="transfers beside computation" [pairs]="pairs of micro-batches beside each other (with overlap)"
   [values]="values as wide as they are" [fusion]="fused kernels"
 )
-declare -A needs=([pairs]=overlap) needed_by=([overlap]=pairs)
 # settings KIND NAME...: the settings, joined by ';', in which the named switches are on ("but": all others)
 settings() {
   local kind=$1 row name off on joined=''
@@ -162,19 +161,13 @@ contest() {
   bench "$rounds" "$file" "$first" "${variants[@]}"
   report "$file" "$heading" "${names[@]}"
 }
-# switches_alone, switches_but: contestants with one switch on, and with all but one; pairs need overlap
-switches_alone() {
+# add_switches KIND WORD: contestants with one switch on ("only"), or with all but one ("but"); pairs need overlap
+declare -A company=(["only pairs"]=overlap ["but overlap"]=pairs)
+add_switches() {
   local row name
   for row in "${switches[@]}"; do
     read -r name _ <<< "$row"
-    contestants+=("$(settings only "$name" "${needs[$name]:-}")" "only ${title[$name]}")
-  done
-}
-switches_but() {
-  local row name
-  for row in "${switches[@]}"; do
-    read -r name _ <<< "$row"
-    contestants+=("$(settings but "$name" "${needed_by[$name]:-}")" "without ${title[$name]}")
+    contestants+=("$(settings "$1" "$name" "${company[$1 $name]:-}")" "$2 ${title[$name]}")
   done
 }
 
@@ -186,12 +179,12 @@ if has headline; then
   set_rate 4
   measure_machine
   contestants=("$all" "everything on")
-  [ $quick -eq 1 ] || switches_alone
+  [ $quick -eq 1 ] || add_switches only only
   contest only "4 hosts x 2 ranks, $mbit between them" "$plain" "out of the box" "${contestants[@]}"
   line "$(field "$scratch/only" 0 seconds)"
   if [ $quick -eq 0 ]; then
     contestants=("$plain" "out of the box")
-    switches_but
+    add_switches but without
     contest but "the same, all but one" "$all" "everything on" "${contestants[@]}"
   fi
 fi

@@ -69,7 +69,7 @@ void PlanInspection::include_stages() {
     }
     const Known& k = at->second;
     passes.push_back(k.passes);
-    if (!kinds_.empty() && kinds_.back().last == s - 1 && last_key == key) {
+    if (last_key == key) {
       kinds_.back().last = s;
     } else {
       kinds_.push_back(k.kind);
