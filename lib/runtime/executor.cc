@@ -181,11 +181,15 @@ void Executor::prepare(const Segment& segment, std::vector<Prepared>& out) {
 void Executor::prepare_zero_states(const Instruction& instruction, Prepared& p) {
   const auto* l = std::get_if<Launch>(&instruction.what);
   const auto* c = std::get_if<Collective>(&instruction.what);
-  int own = -1;
-  if (l && l->op == &ops::kClear && zero_->may_wait(root(l->out[0]))) own = p.clears = root(l->out[0]);
+  std::vector<int> own;
+  if (l && l->op == &ops::kClear && zero_->may_wait(root(l->out[0]))) {
+    p.clears = root(l->out[0]);
+    own = {p.clears};
+  }
   if (l && (p.overwrite = overwriting(*l, plan_))) {
-    p.overwrite->state = own = root(p.overwrite->state);
-    if (zero_->may_wait(own)) {
+    for (int& s : p.overwrite->states) s = root(s);
+    own = p.overwrite->states;
+    if (std::any_of(own.begin(), own.end(), [&](int s) { return zero_->may_wait(s); })) {
       std::vector<Type> in, out;
       for (size_t k = 0; k < p.overwrite->operands; ++k) in.push_back(plan_.slots[l->in[k]].type);
       for (int s : l->out) out.push_back(plan_.slots[s].type);
@@ -197,7 +201,8 @@ void Executor::prepare_zero_states(const Instruction& instruction, Prepared& p) 
   }
   for (const std::vector<int>* slots : {l ? &l->in : &c->in, l ? &l->out : &c->out}) {
     for (int s : *slots) {
-      if (root(s) != own && zero_->may_wait(root(s))) p.touches.push_back(root(s));
+      const bool mine = std::find(own.begin(), own.end(), root(s)) != own.end();
+      if (!mine && zero_->may_wait(root(s))) p.touches.push_back(root(s));
     }
   }
 }
@@ -313,7 +318,7 @@ void Executor::issue(const Instruction& instruction, Prepared& p, Lane& lane) {
 
 void Executor::launch(const Launch& launch, Prepared& p, Lane& lane) {
   if (p.clears >= 0) return zero_->clear(p.clears);
-  if (p.overwrite && zero_->take(p.overwrite->state)) {
+  if (p.overwrite && zero_->take(p.overwrite->states, lane)) {
     const Overwrite& o = *p.overwrite;
     return device_.launch(p.overwrite_kernel, *o.op, o.attrs, std::span(p.in).first(o.operands), p.out,
                           workspace_, lane);

@@ -8,6 +8,7 @@
 #include "ops/embedding.h"
 #include "ops/experts.h"
 #include "ops/matmul.h"
+#include "ops/projections.h"
 #include "ops/update.h"
 
 namespace moetrain {
@@ -32,13 +33,14 @@ Attrs without_addition(const Attrs& attrs) {
 std::optional<Overwrite> overwriting(const Launch& launch, const Plan& plan) {
   if (launch.op == &ops::kAccumulate) {
     if (!is_float(plan.slots[launch.in[0]].type.dtype)) return std::nullopt;
-    return Overwrite{&ops::kAssign, {}, 2, launch.in[0]};
+    return Overwrite{&ops::kAssign, {}, 2, {launch.in[0]}};
   }
   const bool product = launch.op == &ops::kMatmulDw || launch.op == &ops::kGroupedMatmulDw ||
-                       launch.op == &ops::kEmbeddingGrad;
+                       launch.op == &ops::kEmbeddingGrad || launch.op == &ops::kProjectionsDw;
   if (!product || launch.attrs.integer_or("accumulate", 0) == 0) return std::nullopt;
-  return Overwrite{launch.op, without_addition(launch.attrs), launch.in.size() - 1,
-                   launch.in.back()};
+  const size_t operands = launch.in.size() - launch.out.size();  // an accumulator for every result
+  return Overwrite{launch.op, without_addition(launch.attrs), operands,
+                   {launch.in.begin() + static_cast<std::ptrdiff_t>(operands), launch.in.end()}};
 }
 
 ZeroStates::ZeroStates(const Plan& plan, Device& device, const std::vector<std::byte*>& memory)
@@ -54,7 +56,7 @@ ZeroStates::ZeroStates(const Plan& plan, Device& device, const std::vector<std::
         if (state.home == Home::kState && state.bytes == plan.slots[launch->out[0]].bytes)
           cleared.insert(root);
       } else if (const auto overwrite = overwriting(*launch, plan)) {
-        added.insert(root_of(plan, overwrite->state));
+        for (int s : overwrite->states) added.insert(root_of(plan, s));
       }
     }
   }
@@ -68,9 +70,16 @@ ZeroStates::ZeroStates(const Plan& plan, Device& device, const std::vector<std::
   }
 }
 
-bool ZeroStates::take(int root) {
-  const auto at = states_.find(root);
-  return at != states_.end() && std::exchange(at->second.zero, false);
+bool ZeroStates::take(std::span<const int> roots, Lane& lane) {
+  bool all = true;
+  for (int root : roots) all &= states_.count(root) > 0 && states_.at(root).zero;
+  for (int root : roots) {
+    if (all)
+      states_.at(root).zero = false;
+    else
+      settle(root, lane);
+  }
+  return all;
 }
 
 void ZeroStates::settle(int root, Lane& lane) {

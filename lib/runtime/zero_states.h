@@ -3,6 +3,7 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "plan/plan.h"
@@ -10,12 +11,12 @@
 
 namespace moetrain {
 
-/// A launch that adds to a state, as one that writes what it would have added.
+/// A launch that adds to states, as one that writes what it would have added.
 struct Overwrite {
   const OpDef* op = nullptr;
   Attrs attrs;
-  size_t operands = 0;  ///< so many of the launch's first ones
-  int state = -1;       ///< slot of the state
+  size_t operands = 0;      ///< so many of the launch's first ones
+  std::vector<int> states;  ///< slots of the states, one per result
 };
 
 /// The launch without its addition; nothing for launches that do not add, or that add integers.
@@ -35,8 +36,9 @@ class ZeroStates {
   bool may_wait(int root) const { return states_.count(root) > 0; }
   /// The state, whose clearing may wait, counts as zero from here on.
   void clear(int root) { states_.at(root).zero = true; }
-  /// Whether it counted as zero without being so; the caller overwrites all of it now.
-  bool take(int root);
+  /// Whether all of them counted as zero without being so; the caller overwrites all of them now. If only
+  /// some did, work on `lane` is about to add to them: clears those.
+  bool take(std::span<const int> roots, Lane& lane);
   /// Work on `lane` is about to touch the state: clears it if it only counts as zero.
   void settle(int root, Lane& lane);
 

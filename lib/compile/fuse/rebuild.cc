@@ -20,6 +20,12 @@ std::vector<Value> Rebuild::values(const std::vector<Value>& old_values) {
   return out;
 }
 
+std::vector<Value> Rebuild::values_but(const std::vector<Value>& old_values, size_t but) {
+  std::vector<Value> out;
+  for (size_t i = 0; i < old_values.size(); ++i) out.push_back(i == but ? Value{} : value(old_values[i]));
+  return out;
+}
+
 int Rebuild::append(const OpDef& op, std::vector<Value> inputs, Attrs attrs, int like,
                     const std::string& name) {
   const Node& node = old().nodes[like];
@@ -60,6 +66,40 @@ std::map<Value, int> reader_counts(const Graph& graph) {
   }
   for (const NamedValue& o : graph.outputs) ++counts[o.value];
   return counts;
+}
+
+namespace {
+
+/// Rows of a ragged value at balanced routing: as its node, or who gave its node the rows, counted them.
+int64_t expected_rows(const Graph& graph, Value value) {
+  for (;;) {
+    const Node& node = graph.node(value);
+    if (node.attrs.has("which") && graph.node(node.inputs.back()).attrs.has("expected")) {
+      return graph.node(node.inputs.back()).attrs.integers("expected").at(
+          static_cast<size_t>(node.attrs.integer("which")));
+    }
+    Value ragged;
+    if (node.attrs.has("rows_of")) {
+      ragged = node.inputs.at(node.attrs.integers("rows_of").at(static_cast<size_t>(value.output)));
+    } else {
+      for (Value v : node.inputs) {
+        if (graph.type(v).ragged && !ragged.valid()) ragged = v;
+      }
+    }
+    if (!ragged.valid()) return graph.type(value).shape[1];
+    value = ragged;
+  }
+}
+
+}  // namespace
+
+int64_t expected_bytes(const Graph& graph, Value value) {
+  const Type& type = graph.type(value);
+  const int64_t size = static_cast<int64_t>(size_of(type.dtype));
+  if (!type.ragged) return numel(type.shape) * size;
+  int64_t row = size;
+  for (size_t d = 2; d < type.shape.size(); ++d) row *= type.shape[d];
+  return expected_rows(graph, value) * row;
 }
 
 }  // namespace moetrain

@@ -19,6 +19,8 @@ class Rebuild {
   /// The new value for an old one; copies an old leaf (no inputs) that has not been reached yet.
   Value value(Value old_value);
   std::vector<Value> values(const std::vector<Value>& old_values);
+  /// The same, but for operand `but`, whose entry is left for the caller to fill.
+  std::vector<Value> values_but(const std::vector<Value>& old_values, size_t but);
   /// Copies an old node as it is (a node copied before stays single).
   void copy(int node);
   /// Says that `old_value` is now `new_value`.
@@ -37,5 +39,8 @@ class Rebuild {
 
 /// Number of readers of every value (graph outputs count).
 std::map<Value, int> reader_counts(const Graph& graph);
+
+/// Stored bytes of a value; of a ragged one at the expected row count (its capacity where none is known).
+int64_t expected_bytes(const Graph& graph, Value value);
 
 }  // namespace moetrain
