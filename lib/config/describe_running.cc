@@ -57,6 +57,8 @@ Fields describe(FusionConfig& c) {
   return {
       row("accumulate", &c.accumulate, "weight-gradient products add into the gradient sums"),
       row("norm_residual", &c.norm_residual, "norms take over the residual sums next to them"),
+      row("rope_split", &c.rope_split,
+          "rotary embedding takes over the split, concatenation, casts and copies around it"),
       row("adamw_copy", &c.adamw_copy, "AdamW writes the bf16 copy of a weight"),
   };
 }

@@ -50,6 +50,7 @@ inline const std::vector<std::string> kRecomputeNames = {"none", "selective", "f
 struct FusionConfig {
   bool accumulate = true;
   bool norm_residual = true;
+  bool rope_split = true;
   bool adamw_copy = true;
 };
 

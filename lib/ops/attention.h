@@ -10,7 +10,8 @@ namespace moetrain::ops {
 /// entries of the last dim; the entries before them are copied. Pair m at position t becomes
 /// A (a cos - b sin, a sin + b cos) with angle t * frequency[m]; attrs: rope_dim, frequencies
 /// (reals, rope_dim/2), amplitude, interleave (1: pairs (2m, 2m+1); 0: (m, m + rope_dim/2)),
-/// inverse (1: the transpose, used by the vjp: angle negated, amplitude kept).
+/// inverse (1: the transpose, used by the vjp: angle negated, amplitude kept), in_place (1: the result overwrites x;
+/// only fusion says so).
 extern const OpDef kRope;
 
 /// Causal attention whose keys have an own part per head and a rotary part shared by all heads.

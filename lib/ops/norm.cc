@@ -57,14 +57,14 @@ void reference_norm(const Attrs& attrs, Tensors inputs, std::span<Tensor> output
   }
 }
 
-std::vector<Type> infer_grad(const Attrs&, Types inputs) {
+std::vector<Type> infer_grad(const Attrs& attrs, Types inputs) {
   check_count("rms_norm_grad", inputs.size(), 4);
   const Type &dy = inputs[0], &x = inputs[1], &g = inputs[2], &rstd = inputs[3];
   MT_CHECK(dy.shape == x.shape && !x.shape.empty() && is_float(dy.dtype) && is_float(x.dtype) &&
                g.shape == Shape{x.shape.back()} && rstd.shape == without_last(x.shape),
            "rms_norm_grad: dy ", to_string(dy), ", x ", to_string(x), ", gain ", to_string(g),
            ", rstd ", to_string(rstd));
-  return {x, {DType::kF32, g.shape}};
+  return {{dtype_attr(attrs, x.dtype), x.shape}, {DType::kF32, g.shape}};
 }
 
 std::string rule_grad(const Attrs&, Types inputs) {

@@ -37,9 +37,17 @@ std::vector<Value> vjp_rope(Graph& graph, int node, std::span<const Value> dy) {
   return {graph.add(kRope, {dy[0], graph.nodes[node].inputs[1]}, std::move(attrs), "grad"), {}};
 }
 
-Cost cost_rope(const Attrs&, Types inputs, Types outputs) {
-  return streaming_cost(inputs, outputs, 3);
+/// In place only what turns is touched.
+Cost cost_rope(const Attrs& attrs, Types inputs, Types outputs) {
+  Cost cost = streaming_cost(inputs, outputs, 3);
+  if (attrs.integer_or("in_place", 0)) {
+    cost.bytes *= static_cast<double>(attrs.integer("rope_dim")) /
+                  static_cast<double>(inputs[0].shape.back());
+  }
+  return cost;
 }
+
+int alias_rope(const Attrs& attrs, int) { return attrs.integer_or("in_place", 0) ? 0 : -1; }
 
 void reference_rope(const Attrs& attrs, Tensors inputs, std::span<Tensor> outputs) {
   const int64_t rope_dim = attrs.integer("rope_dim"), half = rope_dim / 2;
@@ -70,7 +78,8 @@ void reference_rope(const Attrs& attrs, Tensors inputs, std::span<Tensor> output
 
 }  // namespace
 
-constinit const OpDef kRope = {"rope", infer_rope, rule_rope, vjp_rope, cost_rope, reference_rope};
+constinit const OpDef kRope = {"rope",    infer_rope,     rule_rope, vjp_rope,
+                               cost_rope, reference_rope, alias_rope};
 
 Value rope(Graph& g, Value x, Value pos, const RopeTable& table, const std::string& name) {
   return g.add(kRope, {x, pos},

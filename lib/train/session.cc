@@ -89,6 +89,7 @@ CompileRequest compile_request(const Config& config, const Graph& graph, int ran
   const FusionConfig& passes = config.compute.fusion_passes;
   for (const auto& [name, on] : {std::pair{"accumulate", passes.accumulate},
                                  {"norm_residual", passes.norm_residual},
+                                 {"rope_split", passes.rope_split},
                                  {"adamw_copy", passes.adamw_copy}}) {
     if (!on) request.fusion_off.push_back(name);
   }

@@ -7,7 +7,9 @@
 #include "base/random.h"
 #include "compile/compile.h"
 #include "compile/fuse/passes.h"
+#include "compile/fuse/rope_split.h"
 #include "graph/interpret.h"
+#include "ops/attention.h"
 #include "ops/basic.h"
 #include "tiny_model.h"
 
@@ -97,6 +99,106 @@ TEST(FusionCounts, ResidualsMeetNorms) {
   for (const Node& node : fused.local.graph.nodes) {
     if (std::string(node.op->name) != "assign") continue;
     EXPECT_NE(node.outputs[0].dtype, DType::kBF16) << node.name;
+  }
+}
+
+/// What stands around rope: nodes left and made by the pass, over the 4 blocks of the tiny model.
+struct RopeCounts {
+  int split, concat, cast, norm_rope, norm_rope_grad, in_place;
+};
+RopeCounts rope_counts(const Graph& graph) {
+  RopeCounts c{count(graph, "split"),     count(graph, "concat"),         count(graph, "cast"),
+               count(graph, "norm_rope"), count(graph, "norm_rope_grad"), 0};
+  for (const Node& node : graph.nodes) c.in_place += node.attrs.integer_or("in_place", 0) != 0;
+  return c;
+}
+Compiled compiled(Graph graph, bool rope_split, RecomputeMode mode = RecomputeMode::kNone) {
+  CompileRequest request;
+  request.recompute = mode;
+  if (!rope_split) request.fusion_off = {"rope_split"};
+  return compile(std::move(graph), request);
+}
+
+TEST(RopeSplit, TakesWhatStandsAroundRope) {
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    for (int64_t q_lora : {int64_t{0}, int64_t{8}}) {
+      ModelConfig model = tiny_model();
+      model.q_lora_rank = q_lora;
+      const Graph graph = training_graph(model, dtype);
+      const Compiled apart = compiled(graph, false), fused = compiled(graph, true);
+      const RopeCounts a = rope_counts(apart.local.graph), f = rope_counts(fused.local.graph);
+      EXPECT_EQ(a.norm_rope + a.norm_rope_grad + a.in_place, 0);
+      // The MTP block joins two streams: a concatenation and a split remain.
+      EXPECT_EQ(f.split, a.split - 4);
+      EXPECT_EQ(f.concat, a.concat - 4);
+      EXPECT_EQ(f.norm_rope, 4);
+      EXPECT_EQ(f.norm_rope_grad, 4);
+      EXPECT_EQ(f.in_place, 8) << "queries, there and back";
+      // In bf16 the key's casts there and back, and the joint gradient's.
+      EXPECT_EQ(f.cast, a.cast - (dtype == DType::kBF16 ? 12 : 0));
+      for (const PassTime& pass : fused.passes) {
+        if (pass.name != "fuse rope_split") continue;
+        const int64_t n = 2 * 6, c = 8, r = 4, heads = 2;
+        const bool narrow = dtype == DType::kBF16;
+        EXPECT_EQ(pass.fused, 4 * (narrow ? 3 + 4 : 2 + 2));
+        const int64_t latent = 4 * n * (2 * (c + r) + 2 * (c + r));
+        const int64_t casts = narrow ? 4 * n * (2 * r + 2 * r + 2 * (c + r)) : 0;
+        const int64_t queries = 2 * 2 * n * heads * 4 * (narrow ? 2 : 4);
+        EXPECT_EQ(pass.bytes_saved, 4 * (latent + casts + queries));
+      }
+      EXPECT_LT(fused.plan.slots.size(), apart.plan.slots.size());
+    }
+  }
+}
+
+TEST(RopeSplit, SavesTheBytesItReports) {
+  const Graph graph = training_graph(tiny_model(), DType::kBF16);
+  double bytes[2] = {};
+  int64_t reported = 0;
+  for (bool on : {false, true}) {
+    const Compiled c = compiled(graph, on);
+    for (const Node& node : c.local.graph.nodes) {
+      std::vector<Type> in;
+      for (Value v : node.inputs) in.push_back(c.local.graph.type(v));
+      if (node.op->cost != nullptr) bytes[on] += node.op->cost(node.attrs, in, node.outputs).bytes;
+    }
+    for (const PassTime& pass : c.passes) {
+      if (pass.name == "fuse rope_split") reported = pass.bytes_saved;
+    }
+  }
+  // The ops' own count differs by what is read twice or not at all: positions and the joint latent's
+  // rotary part, which the gradient steps over but counts.
+  const double positions = 4.0 * 2 * 6, rotary = 4.0 * 2 * 6 * 4;
+  EXPECT_NEAR(bytes[false] - bytes[true], static_cast<double>(reported), 4 * (rotary + 3 * positions));
+  EXPECT_GT(reported, 0);
+}
+
+TEST(RopeSplit, MergesWithinEachPhaseOfRecomputation) {
+  const Graph graph = training_graph(tiny_model(), DType::kBF16);
+  for (RecomputeMode mode : {RecomputeMode::kSelective, RecomputeMode::kFull}) {
+    const RopeCounts f = rope_counts(compiled(graph, true, mode).local.graph);
+    EXPECT_EQ(f.norm_rope, 8) << "there and again";
+    EXPECT_EQ(f.norm_rope_grad, 4);
+    EXPECT_EQ(f.in_place, 12);
+  }
+}
+
+TEST(RopeSplit, LeavesWhatOthersReadAlone) {
+  Graph graph;
+  const ops::RopeTable table{{1.0, 0.1}, 1, true};
+  const Value pos = ops::input(graph, "pos", DType::kI32, {2, 6});
+  const Value x = ops::input(graph, "x", DType::kF32, {2, 6, 2, 4});
+  const Value first = ops::rope(graph, x, pos, table, "of an input");
+  graph.mark_output("seen", first);
+  const Value second = ops::rope(graph, first, pos, table, "of an output");
+  const Value third = ops::rope(graph, second, pos, table, "alone");
+  const Value fourth = ops::rope(graph, third, pos, table, "one of two");
+  graph.mark_output("sum", ops::add(graph, third, fourth));
+  FusionReport report;
+  LocalGraph local = one_rank(graph);
+  local = fuse_rope_split(local, report);
+  for (const Node& node : local.graph.nodes) {
+    EXPECT_EQ(node.attrs.integer_or("in_place", 0) != 0, node.name == "alone") << node.name;
   }
 }
 

@@ -6,6 +6,7 @@
 #include "ops/basic.h"
 #include "ops/embedding.h"
 #include "ops/fused_norm.h"
+#include "ops/fused_rope.h"
 #include "ops/local.h"
 #include "ops/norm.h"
 #include "ops/pad.h"
@@ -89,6 +90,19 @@ TEST_P(Vector, RmsNormWithTheSumsAroundIt) {
   }
 }
 
+TEST_P(Vector, RmsNormGradOfAFloatStreamIntoBf16) {
+  for (DType t : kFloats) {
+    Case forward(ops::kRmsNorm, {{"eps", 1e-6}});
+    forward.normal(DType::kF32, {71, 35}).normal(DType::kF32, {35});
+    Case(ops::kRmsNormGrad, {{"dtype", std::string("bf16")}})
+        .normal(t, {71, 35})
+        .normal(DType::kF32, {71, 35})
+        .normal(DType::kF32, {35})
+        .result_of(forward, 1, DType::kF32)
+        .check({Bound{1e-5}, Bound{1e-5}});
+  }
+}
+
 TEST_P(Vector, SumsOfMixedWidths) {
   Case(ops::kAdd, {}).normal(DType::kF32, {3, 77}).normal(DType::kBF16, {3, 77}).check({Bound{}});
   Case(ops::kAddN, {})
@@ -117,6 +131,61 @@ TEST_P(Vector, Rope) {
             .normal(t, {2, 19, 10})
             .integers({2, 19}, positions)
             .check({Bound{5e-7}});
+      }
+    }
+  }
+}
+
+TEST_P(Vector, RopeInPlace) {
+  for (DType t : kFloats) {
+    for (int64_t interleave : {0, 1}) {
+      Case(ops::kRope, {{"rope_dim", int64_t{38}},
+                        {"frequencies", std::vector<double>(19, 0.17)},
+                        {"amplitude", 1.0},
+                        {"interleave", interleave},
+                        {"in_place", int64_t{1}}})
+          .normal(t, {2, 19, 3, 45})
+          .integers({2, 19}, std::vector<int32_t>(38, 77))
+          .check({Bound{5e-7}});
+    }
+  }
+}
+
+TEST_P(Vector, NormAndRopeOfOneRow) {
+  std::vector<int32_t> positions;
+  for (int i = 0; i < 2 * 35; ++i) positions.push_back(i < 60 ? i : 100003 * (i - 59));
+  for (DType t : kFloats) {
+    for (DType other : kFloats) {
+      for (int64_t interleave : {0, 1}) {
+        for (int64_t d : {1, 35, 128}) {
+          const std::string name(name_of(t)), other_name(name_of(other));
+          const Attrs turns{{"rope_dim", int64_t{10}},
+                            {"frequencies", std::vector<double>{1.0, 0.31, 0.01, 1e-3, 1e-5}},
+                            {"amplitude", 1.3},
+                            {"interleave", interleave}};
+          Attrs attrs = turns;
+          attrs.set("eps", 1e-6).set("dtype", name).set("rope_dtype", other_name);
+          Case forward(ops::kNormRope, attrs);
+          forward.normal(DType::kF32, {2, 35, d + 10})
+              .normal(DType::kF32, {d})
+              .integers({2, 35}, positions);
+          forward.check({Bound{}, Bound{}, Bound{5e-7}});
+          for (const char* copy : {"", "bf16"}) {
+            attrs = turns;
+            attrs.set("inverse", int64_t{1}).set("dtype", other_name);
+            if (*copy) attrs.set("copy", std::string(copy));
+            for (int64_t more : {0, 10}) {  // behind what was normed
+              Case(ops::kNormRopeGrad, attrs)
+                  .normal(t, {2, 35, d})
+                  .normal(DType::kF32, {2, 35, d + more})
+                  .normal(DType::kF32, {d})
+                  .result_of(forward, 1, DType::kF32)
+                  .normal(t, {2, 35, 10})
+                  .integers({2, 35}, positions)
+                  .check(std::vector<Bound>(*copy ? 3 : 2, Bound{1e-5}));
+            }
+          }
+        }
       }
     }
   }

@@ -3,6 +3,7 @@
 #include "ops/attention.h"
 #include "ops/embedding.h"
 #include "ops/fused_norm.h"
+#include "ops/fused_rope.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
 #include "ops/swiglu.h"
@@ -34,6 +35,36 @@ OpCase rope_case(const std::string& name, Shape shape, bool interleave, bool inv
            {"amplitude", 1.3}, {"interleave", int64_t{interleave}}, {"inverse", int64_t{inverse}}},
           {normal(name, shape), positions(shape[0], shape[1])}, {f32(shape)}, {0}, {}, false, 0,
           true};
+}
+
+/// Latent 6, rotary part 4; the gradient reads the latent where it stands in the joint value.
+Attrs norm_rope_attrs() {
+  return {{"rope_dim", int64_t{4}}, {"frequencies", std::vector<double>{1.0, 0.1}},
+          {"amplitude", 1.3},       {"interleave", int64_t{1}}, {"eps", 1e-6}};
+}
+
+std::vector<OpCase> norm_rope_cases() {
+  Attrs narrow = norm_rope_attrs(), copy = norm_rope_attrs();
+  narrow.set("dtype", "bf16").set("rope_dtype", "bf16");
+  copy.set("copy", "bf16").set("inverse", int64_t{1}).set("interleave", int64_t{0});
+  const auto forward = [] {
+    return std::vector<Operand>{normal("x", {2, 4, 10}), normal("g", {6}), positions(2, 4)};
+  };
+  const auto gradient = [](int64_t width, DType dtype) {
+    return std::vector<Operand>{normal("dy", {2, 4, 6}, dtype), normal("x", {2, 4, width}),
+                                normal("g", {6}), positive("r", {2, 4}),
+                                normal("dk", {2, 4, 4}, dtype), positions(2, 4)};
+  };
+  const Type bf16{DType::kBF16, {2, 4, 6}}, rotary{DType::kBF16, {2, 4, 4}};
+  return {
+      {"norm_rope", &kNormRope, norm_rope_attrs(), forward(),
+       {f32({2, 4, 6}), f32({2, 4}), f32({2, 4, 4})}},
+      {"norm_rope_narrowing", &kNormRope, narrow, forward(), {bf16, f32({2, 4}), rotary}},
+      {"norm_rope_grad", &kNormRopeGrad, norm_rope_attrs(), gradient(10, DType::kF32),
+       {f32({2, 4, 10}), f32({6})}},
+      {"norm_rope_grad_copy", &kNormRopeGrad, copy, gradient(6, DType::kBF16),
+       {f32({2, 4, 10}), f32({6}), {DType::kBF16, {2, 4, 10}}}},
+  };
 }
 
 // Batch 2, 4 queries, 4 keys, 2 heads, widths 3 (own) + 2 (shared), value 4. The second sequence
@@ -115,6 +146,9 @@ std::vector<OpCase> dense_cases() {
       {"rms_norm_grad", &kRmsNormGrad, {},
        {normal("dy", {2, 4, 6}), normal("x", {2, 4, 6}), normal("g", {6}), positive("r", {2, 4})},
        {f32({2, 4, 6}), f32({6})}},
+      {"rms_norm_grad_narrowing", &kRmsNormGrad, {{"dtype", "bf16"}},
+       {normal("dy", {2, 4, 6}), normal("x", {2, 4, 6}), normal("g", {6}), positive("r", {2, 4})},
+       {{DType::kBF16, {2, 4, 6}}, f32({6})}},
       {"swiglu", &kSwiglu, {}, {normal("g", {2, 4, 6}), normal("u", {2, 4, 6})}, {f32({2, 4, 6})},
        {0}, {}, false, 0, true},
       {"swiglu_ragged", &kSwiglu, {}, {ragged("g", 2, 8, 6, 4), ragged("u", 2, 8, 6, 4)},
@@ -148,6 +182,7 @@ std::vector<OpCase> dense_cases() {
        2.0 * 2 * 4 * 2 * 2.5 * (3 * 5 + 2 * 4)},
   };
   cases.insert(cases.end(), more.begin(), more.end());
+  for (OpCase& c : norm_rope_cases()) cases.push_back(std::move(c));
   return cases;
 }
 

@@ -27,6 +27,7 @@ class NormResidualPass {
       const int index = static_cast<int>(i);
       if (const auto at = forward_.find(index); at != forward_.end()) make_forward(index, at->second);
       else if (const auto at = backward_.find(index); at != backward_.end()) make_backward(index, at->second);
+      else if (const auto at = narrowed_.find(index); at != narrowed_.end()) make_narrow(index, at->second);
       else if (!gone_.count(index)) rebuild_.copy(index);
     }
     return rebuild_.finish();
@@ -108,6 +109,12 @@ class NormResidualPass {
       forward_[index] = f;
     } else if (node.op == &ops::kRmsNormGrad && readers_.count({index, 0}) != 0 &&
                readers_.at({index, 0}) == 1) {
+      if (const int cast = cast_of({index, 0}, index); cast >= 0 && is_stream({index, 0})) {
+        absorb(cast);
+        report_.bytes_saved += 2 * bytes({index, 0});
+        narrowed_[index] = cast;
+        return;
+      }
       for (int sum : users_[index]) {
         const Node& add = old_.nodes[sum];
         if (add.op != &ops::kAdd) continue;
@@ -159,6 +166,15 @@ class NormResidualPass {
     if (b.cast >= 0) rebuild_.map({b.cast, 0}, {made, 2});
   }
 
+  void make_narrow(int index, int cast) {
+    Attrs attrs = old_.nodes[index].attrs;
+    attrs.set("dtype", ops::dtype_value(DType::kBF16));
+    const int made = rebuild_.append(
+        ops::kRmsNormGrad, rebuild_.values(old_.nodes[index].inputs), std::move(attrs), index);
+    rebuild_.map({cast, 0}, {made, 0});
+    rebuild_.map({index, 1}, {made, 1});
+  }
+
   Rebuild rebuild_;
   const Graph& old_;
   const std::map<Value, int> readers_;
@@ -166,6 +182,7 @@ class NormResidualPass {
   FusionReport& report_;
   std::map<int, Forward> forward_;    // by norm node
   std::map<int, Backward> backward_;  // by norm gradient node
+  std::map<int, int> narrowed_;       // norm gradient node -> the cast of its dx
   std::set<int> gone_;
 };
 

@@ -4,6 +4,7 @@
 #include "compile/fuse/accumulate.h"
 #include "compile/fuse/adamw_copy.h"
 #include "compile/fuse/norm_residual.h"
+#include "compile/fuse/rope_split.h"
 
 namespace moetrain {
 
@@ -22,6 +23,7 @@ LocalGraph accumulate(const LocalGraph& local, FusionReport& report) {
 constexpr FusionPass kPasses[] = {
     {"accumulate", &accumulate},
     {"norm_residual", &fuse_norm_residual},
+    {"rope_split", &fuse_rope_split},
     {"adamw_copy", &fuse_adamw_copy},
 };
 

@@ -13,6 +13,7 @@ std::span<const Kernel> layout_kernels();
 std::span<const Kernel> norm_kernels();
 std::span<const Kernel> fused_norm_kernels();
 std::span<const Kernel> rope_kernels();
+std::span<const Kernel> fused_rope_kernels();
 std::span<const Kernel> attention_kernels();
 std::span<const Kernel> embedding_kernels();
 std::span<const Kernel> route_kernels();

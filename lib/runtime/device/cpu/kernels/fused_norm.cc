@@ -1,6 +1,5 @@
 // RMSNorm together with the sums around it: the residual stream passes through memory once.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "runtime/device/cpu/kernels/families.h"
@@ -11,43 +10,26 @@
 #define HWY_TARGET_INCLUDE "runtime/device/cpu/kernels/fused_norm.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "runtime/device/cpu/kernels/simd-inl.h"
+#include "runtime/device/cpu/kernels/norm-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moetrain::cpu {
 namespace HWY_NAMESPACE {
 
-/// x = a + b over one row (x may be a); returns the sum of squares, lane by lane, in the two chains of the
-/// norm that stands alone: fused or not, the same bits.
+/// x = a + b over one row (x may be a); returns the sum of squares.
 template <class A, class B>
-VF add_row(const A* a, const B* b, float* x, int64_t d) {
-  const auto one = [&](int64_t i, VF squares) HWY_ATTR {
-    const VF v = hn::Add(load(a + i, d - i), load(b + i, d - i));
-    store(v, x + i, d - i);
-    return hn::MulAdd(v, v, squares);
-  };
-  VF even = set1(0.0f), odd = set1(0.0f);
-  for (int64_t i = 0; i < d; i += 2 * lanes()) {
-    even = one(i, even);
-    if (i + lanes() < d) odd = one(i + lanes(), odd);
-  }
-  return hn::Add(even, odd);
+float add_row(const A* a, const B* b, float* x, int64_t d) {
+  return sum_of_squares(d, [=](int64_t i, auto n) HWY_ATTR {
+    const VF v = hn::Add(load(a + i, n), load(b + i, n));
+    store(v, x + i, n);
+    return v;
+  });
 }
 
 template <class A>
-VF add_row_to(const A* a, const Tensor& b, int64_t at, float* x, int64_t d) {
+float add_row_to(const A* a, const Tensor& b, int64_t at, float* x, int64_t d) {
   if (b.dtype == DType::kF32) return add_row(a, b.as<const float>() + at, x, d);
   return add_row(a, b.as<const uint16_t>() + at, x, d);
-}
-
-/// y = x rstd gain, and the same once more into `copy` unless that is null.
-template <class Y>
-void scale_row(const float* x, const float* gain, VF rstd, Y* y, uint16_t* copy, int64_t d) {
-  for (int64_t i = 0; i < d; i += lanes()) {
-    const VF v = hn::Mul(hn::Mul(load(x + i, d - i), rstd), load(gain + i, d - i));
-    store(v, y + i, d - i);
-    if (copy != nullptr) store(v, copy + i, d - i);
-  }
 }
 
 /// Operands: terms, gain; results: sum (f32), y, rstd and perhaps a copy of y.
@@ -59,49 +41,36 @@ void add_norm_rows(std::span<const Tensor> in, std::span<Tensor> out, double eps
   for (int64_t row = begin; row < end; ++row) {
     const int64_t at = row * d;
     float* x = out[0].as<float>() + at;
-    VF squares = in[0].dtype == DType::kF32
+    float squares = in[0].dtype == DType::kF32
                      ? add_row_to(in[0].as<const float>() + at, in[1], at, x, d)
                      : add_row_to(in[0].as<const uint16_t>() + at, in[1], at, x, d);
     for (size_t t = 2; t < terms; ++t) squares = add_row_to<float>(x, in[t], at, x, d);
-    const float rstd =
-        static_cast<float>(1.0 / std::sqrt(sum_lanes(squares) / static_cast<double>(d) + eps));
+    const float rstd = rstd_of(squares, d, eps);
     out[2].as<float>()[row] = rstd;
     uint16_t* copy = out.size() > 3 ? out[3].as<uint16_t>() + at : nullptr;
     if (out[1].dtype == DType::kF32)
-      scale_row(x, gain, set1(rstd), out[1].as<float>() + at, copy, d);
+      scale_row(x, gain, rstd, out[1].as<float>() + at, copy, d);
     else
-      scale_row(x, gain, set1(rstd), out[1].as<uint16_t>() + at, copy, d);
+      scale_row(x, gain, rstd, out[1].as<uint16_t>() + at, copy, d);
   }
 }
 
-/// sum = other + rstd (g dy - xhat mean(g dy xhat)); dgain += dy xhat over the rows.
+/// sum = other + dx, perhaps with a copy.
 template <class D>
 void norm_grad_add_loop(std::span<const Tensor> in, std::span<Tensor> out, float* dgain,
                         int64_t begin, int64_t end) {
   const int64_t d = in[1].cols();
-  const float *gain = in[2].as<const float>(), *rstd = in[3].as<const float>();
+  const float* other = in[4].as<const float>();
+  float* sum = out[0].as<float>();
   uint16_t* copy = out.size() > 2 ? out[2].as<uint16_t>() : nullptr;
-  std::memset(dgain, 0, d * sizeof(float));
-  for (int64_t row = begin; row < end; ++row) {
-    const D* dy = in[0].as<const D>() + row * d;
-    const float *x = in[1].as<const float>() + row * d, *other = in[4].as<const float>() + row * d;
-    float* sum = out[0].as<float>() + row * d;
-    const VF r = set1(rstd[row]);
-    VF dot = set1(0.0f);
-    for (int64_t i = 0; i < d; i += lanes()) {
-      const VF product = hn::Mul(load(dy + i, d - i), hn::Mul(load(x + i, d - i), r));
-      dot = hn::MulAdd(product, load(gain + i, d - i), dot);
-      store(hn::Add(load(dgain + i, d - i), product), dgain + i, d - i);
-    }
-    const VF mean = set1(sum_lanes(dot) / static_cast<float>(d));
-    for (int64_t i = 0; i < d; i += lanes()) {
-      const VF gdy = hn::Mul(load(dy + i, d - i), load(gain + i, d - i));
-      const VF xhat = hn::Mul(load(x + i, d - i), r);
-      const VF v = hn::Add(load(other + i, d - i), hn::Mul(r, hn::NegMulAdd(xhat, mean, gdy)));
-      store(v, sum + i, d - i);
-      if (copy != nullptr) store(v, copy + row * d + i, d - i);
-    }
-  }
+  norm_grad_loop(in[0].as<const D>(), in[1].as<const float>(), d, in[2].as<const float>(),
+                 in[3].as<const float>(), dgain, d, begin, end,
+                 [=](int64_t row, int64_t i, auto n, VF dx) HWY_ATTR {
+                   const int64_t at = row * d + i;
+                   const VF v = hn::Add(load(other + at, n), dx);
+                   store(v, sum + at, n);
+                   if (copy != nullptr) store(v, copy + at, n);
+                 });
 }
 
 void norm_grad_add_rows(std::span<const Tensor> in, std::span<Tensor> out, float* dgain,
@@ -141,7 +110,7 @@ bool accepts_grad(const Attrs&, Types in, Types out) {
   return is_f32_or_bf16(in[0]) && (out.size() < 3 || out[2].dtype == DType::kBF16);
 }
 
-size_t grad_workspace(const Attrs&, Types in, Types, int) { return gain_workspace(in[1].shape); }
+size_t grad_workspace(const Attrs&, Types in, Types, int) { return gain_workspace(in[0].shape); }
 
 void run_add_norm(const LaunchArgs& args) {
   const double eps = args.attrs.real("eps");

@@ -11,17 +11,17 @@ namespace moetrain::cpu {
 /// Rows whose gain gradients are summed in one piece.
 inline constexpr int64_t kGainRows = 64;
 
-/// Workspace of run_gain_gradient for operands of this shape.
-inline size_t gain_workspace(const Shape& x) {
-  const int64_t d = x.back(), rows = d == 0 ? 0 : numel(x) / d;
+/// Workspace of run_gain_gradient for rows of dy like these.
+inline size_t gain_workspace(const Shape& dy) {
+  const int64_t d = dy.back(), rows = d == 0 ? 0 : numel(dy) / d;
   return kCarverSlack + round_up_64(ceil_div(rows, kGainRows) * d * sizeof(float));
 }
 
-/// Calls rows(dgain, begin, end) for blocks of the rows of operand 1; each call writes its gain
+/// Calls rows(dgain, begin, end) for blocks of the rows of operand 0; each call writes its gain
 /// gradient (f32 [d]) to `dgain`. Output 1 becomes their sum, in block order.
 template <class Rows>
 void run_gain_gradient(const LaunchArgs& args, Rows rows) {
-  const int64_t count = args.in[1].rows(), d = args.in[1].cols();
+  const int64_t count = args.in[0].rows(), d = args.in[0].cols();
   const int64_t blocks = ceil_div(count, kGainRows);
   float* partial = Carver(args).take<float>(blocks * d);
   args.pool.run(blocks, [&](int64_t block, int) {

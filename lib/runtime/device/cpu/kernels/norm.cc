@@ -2,7 +2,6 @@
 // The order of these matters to Highway.
 // clang-format off
 #include <algorithm>
-#include <cmath>
 
 #include "runtime/device/cpu/kernels/families.h"
 #include "runtime/device/cpu/kernels/gain_gradient.h"
@@ -12,40 +11,21 @@
 #define HWY_TARGET_INCLUDE "runtime/device/cpu/kernels/norm.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "runtime/device/cpu/kernels/simd-inl.h"
+#include "runtime/device/cpu/kernels/norm-inl.h"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace moetrain::cpu {
 namespace HWY_NAMESPACE {
 
-/// Sum of squares, lane by lane, in two chains.
-template <class X>
-HWY_INLINE VF squares_of(const X* x, int64_t d) {
-  VF even = set1(0.0f), odd = set1(0.0f);
-  by_two(0, d, [&](int64_t i, auto n) HWY_ATTR {
-    const Two v = load_two(x + i, n);
-    even = hn::MulAdd(v.a, v.a, even);
-    odd = hn::MulAdd(v.b, v.b, odd);
-  });
-  return hn::Add(even, odd);
-}
-
 template <class X, class Y>
 void norm_loop(const X* x, const float* gain, Y* y, float* rstd, int64_t d, double eps,
                int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     const X* from = x + row * d;
-    Y* to = y + row * d;
-    const float r = static_cast<float>(
-        1.0 / std::sqrt(sum_lanes(squares_of(from, d)) / static_cast<double>(d) + eps));
-    rstd[row] = r;
-    const VF scale = set1(r);
-    int64_t i = 0;
-    for (; i + lanes() <= d; i += lanes())
-      store(hn::Mul(hn::Mul(load(from + i), scale), load(gain + i)), to + i);
-    if (i < d)
-      store(hn::Mul(hn::Mul(load(from + i, d - i), scale), load(gain + i, d - i)), to + i, d - i);
+    rstd[row] = rstd_of(
+        sum_of_squares(d, [from](int64_t i, auto n) HWY_ATTR { return load(from + i, n); }), d, eps);
+    scale_row(from, gain, rstd[row], y + row * d, nullptr, d);
   }
 }
 
@@ -63,53 +43,34 @@ void norm_rows(std::span<const Tensor> in, std::span<Tensor> out, double eps, in
   }
 }
 
-/// dx = rstd (g dy - xhat mean(g dy xhat)), xhat = x rstd; dgain += dy xhat over the rows.
-template <class D, class X>
-void norm_grad_loop(const D* dy, const X* x, const float* gain, const float* rstd, X* dx,
-                    float* dgain, int64_t d, int64_t begin, int64_t end) {
-  std::memset(dgain, 0, d * sizeof(float));
-  for (int64_t row = begin; row < end; ++row) {
-    const D* dy_row = dy + row * d;
-    const X* x_row = x + row * d;
-    X* dx_row = dx + row * d;
-    const VF r = set1(rstd[row]);
-    VF dot = set1(0.0f);
-    for (int64_t i = 0; i < d; i += lanes()) {
-      const VF dyi = load(dy_row + i, d - i), xhat = hn::Mul(load(x_row + i, d - i), r);
-      const VF product = hn::Mul(dyi, xhat);
-      dot = hn::MulAdd(product, load(gain + i, d - i), dot);
-      store(hn::Add(load(dgain + i, d - i), product), dgain + i, d - i);
-    }
-    const VF mean = set1(sum_lanes(dot) / static_cast<float>(d));
-    for (int64_t i = 0; i < d; i += lanes()) {
-      const VF gdy = hn::Mul(load(dy_row + i, d - i), load(gain + i, d - i));
-      const VF xhat = hn::Mul(load(x_row + i, d - i), r);
-      store(hn::Mul(r, hn::NegMulAdd(xhat, mean, gdy)), dx_row + i, d - i);
-    }
-  }
-}
-
-template <class D, class X>
+template <class D, class X, class Y>
 void norm_grad_typed(std::span<const Tensor> in, std::span<Tensor> out, float* dgain, int64_t begin,
                      int64_t end) {
-  norm_grad_loop(in[0].as<const D>(), in[1].as<const X>(), in[2].as<const float>(),
-                 in[3].as<const float>(), out[0].as<X>(), dgain, in[1].cols(), begin, end);
+  const int64_t d = in[1].cols();
+  Y* dx = out[0].as<Y>();
+  norm_grad_loop(in[0].as<const D>(), in[1].as<const X>(), d, in[2].as<const float>(),
+                 in[3].as<const float>(), dgain, d, begin, end,
+                 [=](int64_t row, int64_t i, auto n, VF v)
+                     HWY_ATTR { store(v, dx + row * d + i, n); });
+}
+
+template <class D>
+void norm_grad_of(std::span<const Tensor> in, std::span<Tensor> out, float* dgain, int64_t begin,
+                  int64_t end) {
+  if (in[1].dtype == DType::kBF16)
+    norm_grad_typed<D, uint16_t, uint16_t>(in, out, dgain, begin, end);
+  else if (out[0].dtype == DType::kBF16)
+    norm_grad_typed<D, float, uint16_t>(in, out, dgain, begin, end);
+  else
+    norm_grad_typed<D, float, float>(in, out, dgain, begin, end);
 }
 
 void norm_grad_rows(std::span<const Tensor> in, std::span<Tensor> out, float* dgain, int64_t begin,
                     int64_t end) {
-  const bool wide_dy = in[0].dtype == DType::kF32;
-  if (in[1].dtype == DType::kF32) {
-    if (wide_dy)
-      norm_grad_typed<float, float>(in, out, dgain, begin, end);
-    else
-      norm_grad_typed<uint16_t, float>(in, out, dgain, begin, end);
-  } else {
-    if (wide_dy)
-      norm_grad_typed<float, uint16_t>(in, out, dgain, begin, end);
-    else
-      norm_grad_typed<uint16_t, uint16_t>(in, out, dgain, begin, end);
-  }
+  if (in[0].dtype == DType::kF32)
+    norm_grad_of<float>(in, out, dgain, begin, end);
+  else
+    norm_grad_of<uint16_t>(in, out, dgain, begin, end);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -133,10 +94,10 @@ bool accepts_norm(const Attrs&, Types in, Types out) {
 
 bool accepts_grad(const Attrs&, Types in, Types out) {
   return is_f32_or_bf16(in[0]) && is_f32_or_bf16(in[1]) && in[2].dtype == DType::kF32 &&
-         out[0].dtype == in[1].dtype;
+         is_f32_or_bf16(out[0]) && (out[0].dtype == in[1].dtype || in[1].dtype == DType::kF32);
 }
 
-size_t grad_workspace(const Attrs&, Types in, Types, int) { return gain_workspace(in[1].shape); }
+size_t grad_workspace(const Attrs&, Types in, Types, int) { return gain_workspace(in[0].shape); }
 
 void run_norm(const LaunchArgs& args) {
   const double eps = args.attrs.real("eps");

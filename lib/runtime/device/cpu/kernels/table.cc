@@ -14,9 +14,9 @@ std::span<const Kernel> cpu_kernels() {
     std::vector<Kernel> all;
     for (const auto& family :
          {matmul_kernels(), elementwise_kernels(), layout_kernels(), norm_kernels(),
-          fused_norm_kernels(), rope_kernels(), attention_kernels(), embedding_kernels(),
-          route_kernels(), rows_kernels(), expert_kernels(), vocab_loss_kernels(),
-          update_kernels()}) {
+          fused_norm_kernels(), rope_kernels(), fused_rope_kernels(), attention_kernels(),
+          embedding_kernels(), route_kernels(), rows_kernels(), expert_kernels(),
+          vocab_loss_kernels(), update_kernels()}) {
       all.insert(all.end(), family.begin(), family.end());
     }
     return all;

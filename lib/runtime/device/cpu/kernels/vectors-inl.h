@@ -117,6 +117,22 @@ template <class T>
 HWY_INLINE void store_two(Two v, T* p, Whole) {
   store_two(v, p);
 }
+template <class T>
+HWY_INLINE VF load(const T* p, Whole) {
+  return load(p);
+}
+template <class T>
+HWY_INLINE void store(VF v, T* p, Whole) {
+  store(v, p);
+}
+/// Calls body(i, n) for vectors of [begin, end), then for what is left; n is the last argument of load and
+/// store.
+template <class Body>
+HWY_INLINE void by_one(int64_t begin, int64_t end, const Body& body) {
+  int64_t i = begin;
+  for (; i + lanes() <= end; i += lanes()) body(i, Whole());
+  if (i < end) body(i, end - i);
+}
 /// Calls body(i, n) for steps of 2 * lanes() elements of [begin, end), then for what is left; n is
 /// the third argument of load_two and store_two.
 template <class Body>
