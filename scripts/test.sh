@@ -40,8 +40,9 @@ fi
 
 if [ "$soak" -eq 1 ]; then
   echo "test: ThreadSanitizer on ranks as threads"
-  scripts/setup.sh --build-dir build-tsan --target test_comm --target test_overlap -- -DMOETRAIN_SANITIZE=thread
+  scripts/setup.sh --build-dir build-tsan --target test_comm --target test_overlap --target test_kernels -- -DMOETRAIN_SANITIZE=thread
   for room in comm overlap; do "build-tsan/tests/test_$room" --gtest_brief=1 || failed=1; done
+  build-tsan/tests/test_kernels --gtest_brief=1 --gtest_filter='*Pool*:SideBySide*' || failed=1
   for room in checkpoint comm mpi_comm; do
     [ -x "build/tests/test_$room" ] || continue
     echo "test: $room, again and again"

@@ -52,6 +52,7 @@ struct FusionConfig {
   bool norm_residual = true;
   bool rope_split = true;
   bool adamw_copy = true;
+  bool side_by_side = true;
 };
 
 struct ComputeConfig {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "graph/op.h"
 
 namespace moetrain {
 
@@ -41,6 +42,9 @@ const std::vector<int64_t>& Attrs::integers(std::string_view name) const {
 const std::vector<double>& Attrs::reals(std::string_view name) const {
   return typed<std::vector<double>>(find(name), name);
 }
+const std::vector<BodyPart>& Attrs::body(std::string_view name) const {
+  return *typed<Body>(find(name), name);
+}
 int64_t Attrs::integer_or(std::string_view name, int64_t otherwise) const {
   return has(name) ? integer(name) : otherwise;
 }
@@ -69,6 +73,14 @@ struct Printer {
   std::string operator()(const std::vector<double>& v) const {
     if (v.size() > 4) return cat("[", v.size(), " reals]");
     return "[" + join(v, ",") + "]";
+  }
+  std::string operator()(const Body& v) const {
+    std::string text;
+    for (const BodyPart& part : *v) {
+      text += cat(text.empty() ? "" : " | ", part.op->name);
+      if (const std::string attrs = to_string(part.attrs); !attrs.empty()) text += " " + attrs;
+    }
+    return "[" + text + "]";
   }
 };
 

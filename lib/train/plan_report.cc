@@ -92,7 +92,8 @@ std::string PlanInspection::text() const {
   for (const PassTime& pass : compiled_.passes) {
     out += format("  %-20s %8.3f s %9zu nodes", pass.name.c_str(), pass.seconds, pass.nodes);
     if (pass.fused > 0) {
-      out += cat(", ", pass.fused, " fused, ", size(pass.bytes_saved), " of traffic saved");
+      out += cat(", ", pass.fused, " fused, ",
+                 pass.bytes_saved > 0 ? size(pass.bytes_saved) + " of traffic saved" : "fewer launches");
     }
     out += "\n";
   }

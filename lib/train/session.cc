@@ -90,7 +90,8 @@ CompileRequest compile_request(const Config& config, const Graph& graph, int ran
   for (const auto& [name, on] : {std::pair{"accumulate", passes.accumulate},
                                  {"norm_residual", passes.norm_residual},
                                  {"rope_split", passes.rope_split},
-                                 {"adamw_copy", passes.adamw_copy}}) {
+                                 {"adamw_copy", passes.adamw_copy},
+                                 {"side_by_side", passes.side_by_side}}) {
     if (!on) request.fusion_off.push_back(name);
   }
   request.overlap.on = config.parallel.overlap;

@@ -60,7 +60,8 @@ TEST_P(Fusion, KeepsEveryOutputAndState) {
     const size_t before = local.graph.nodes.size();
     local = pass.run(local, report);
     verify(local.graph);
-    if (report.nodes > 0) {
+    // Running side by side moves the same bytes.
+    if (report.nodes > 0 && pass.name != std::string("side_by_side")) {
       EXPECT_GT(report.bytes_saved, 0) << pass.name;
     }
     EXPECT_LE(local.graph.nodes.size(), before) << pass.name;

@@ -5,6 +5,7 @@
 #include "compile/fuse/adamw_copy.h"
 #include "compile/fuse/norm_residual.h"
 #include "compile/fuse/rope_split.h"
+#include "compile/fuse/side_by_side.h"
 
 namespace moetrain {
 
@@ -25,6 +26,7 @@ constexpr FusionPass kPasses[] = {
     {"norm_residual", &fuse_norm_residual},
     {"rope_split", &fuse_rope_split},
     {"adamw_copy", &fuse_adamw_copy},
+    {"side_by_side", &fuse_side_by_side},
 };
 
 }  // namespace

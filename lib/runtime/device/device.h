@@ -17,6 +17,7 @@ struct KernelChoice {
   const void* handle = nullptr;  ///< the device's own
   std::string name;              ///< for traces and `plan`
   size_t workspace_bytes = 0;    ///< scratch the launch wants, for the largest row counts
+  std::shared_ptr<const void> body;  ///< the device's own, for an op with attribute `body`
 };
 
 /// One rank's processor. All work is issued to lanes and runs in their order; pointers are device
@@ -38,7 +39,8 @@ class Device {
   /// reached.
   virtual void mark(double& seconds, Lane& lane) = 0;
 
-  /// Chooses the most special kernel that accepts; throws UserError when the device has none.
+  /// Chooses the most special kernel that accepts; throws UserError when the device has none. For a node
+  /// with attribute `body` (independent ops in one launch) one for every part; `attrs` outlives the choice.
   virtual KernelChoice choose(const OpDef& op, const Attrs& attrs, std::span<const Type> inputs,
                               std::span<const Type> outputs) = 0;
   /// Issues a kernel. The tensors' shapes are actual (ragged: rows first); tensors, attributes and

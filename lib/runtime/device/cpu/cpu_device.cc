@@ -7,11 +7,13 @@
 #include <cstring>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "runtime/device/cpu/kernels/kernels.h"
 #include "runtime/device/cpu/packed_weights.h"
 #include "runtime/device/cpu/threads.h"
+#include "runtime/device/cpu/together.h"
 #include "runtime/device/device.h"
 
 namespace moetrain {
@@ -25,7 +27,10 @@ constexpr int64_t kFewRows = 256;
 
 class CpuDevice : public Device {
  public:
-  explicit CpuDevice(const CpuOptions& options) : options_(options), pool_(options.threads) {}
+  explicit CpuDevice(const CpuOptions& options) : options_(options), pool_(options.threads) {
+    for (int w = 0; w < pool_.size(); ++w)
+      teams_.push_back(std::make_unique<ThreadPool>(ThreadPool::Borrowed(), pool_.size()));
+  }
 
   ~CpuDevice() override {
     lanes_ = {};
@@ -67,6 +72,13 @@ class CpuDevice : public Device {
   KernelChoice choose(const OpDef& op, const Attrs& attrs, std::span<const Type> inputs,
                       std::span<const Type> outputs) override {
     KernelChoice choice;
+    if (attrs.has("body") && !options_.reference) {
+      const auto body = std::make_shared<const cpu::Together>(attrs, inputs, outputs, pool_.size());
+      choice.name = body->name();
+      choice.workspace_bytes = body->workspace_bytes();
+      choice.body = body;
+      return choice;
+    }
     const cpu::Kernel* kernel =
         options_.reference ? nullptr : cpu::find_kernel(op.name, attrs, inputs, outputs);
     if (kernel) {
@@ -94,6 +106,13 @@ class CpuDevice : public Device {
     const float* packed = copy ? copy->data : nullptr;
     const bool stale = copy && !std::exchange(copy->fresh, true);
     for (const Tensor& t : outputs) packed_.changed(t.data, static_cast<size_t>(t.bytes()));
+    if (choice.body) {
+      const auto* body = static_cast<const cpu::Together*>(choice.body.get());
+      host(lane).post([this, body, inputs, outputs, workspace] {
+        body->run(inputs, outputs, workspace, pool_, teams_);
+      });
+      return;
+    }
     host(lane).post([this, kernel, &op, &attrs, inputs, outputs, workspace, packed, stale,
                      bytes = choice.workspace_bytes] {
       if (!kernel) return op.reference(attrs, inputs, outputs);
@@ -145,6 +164,7 @@ class CpuDevice : public Device {
 
   const CpuOptions options_;
   ThreadPool pool_;
+  std::vector<std::unique_ptr<ThreadPool>> teams_;  // for kernels that run together: one per worker
   std::map<void*, size_t> sizes_;
   cpu::PackedWeights packed_;
   std::array<std::unique_ptr<HostLane>, 8> lanes_;

@@ -38,6 +38,9 @@ ThreadPool::ThreadPool(int threads)
   }
 }
 
+ThreadPool::ThreadPool(Borrowed, int workers)
+    : size_(workers < 1 ? 1 : workers), shares_(std::make_unique<Share[]>(size_)) {}
+
 ThreadPool::~ThreadPool() { stop(); }
 
 void ThreadPool::stop() {

@@ -17,6 +17,10 @@ class ThreadPool {
  public:
   /// `threads` >= 1; a pool of one starts no thread and runs everything inline.
   explicit ThreadPool(int threads);
+  /// A pool of `workers` without threads of its own: the caller works alone but for threads of others
+  /// that help(). Loops end whether anybody helps or not.
+  struct Borrowed {};
+  ThreadPool(Borrowed, int workers);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -40,6 +44,10 @@ class ThreadPool {
   void run_in_order(int64_t tasks, Body&& body) {
     start(tasks, body, true);
   }
+
+  /// Takes part, as `worker` of [1, size()), in the loop in flight, if there is one, until it has no tasks
+  /// left. From a thread that is not another worker of the pool at the same time.
+  void help(int worker) { work(worker); }
 
   /// Where the share of `worker` begins among `tasks`; it ends where the next one's begins.
   int64_t share(int64_t tasks, int64_t worker) const { return tasks * worker / size_; }
