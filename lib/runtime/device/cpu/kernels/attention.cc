@@ -1,4 +1,5 @@
-// Forward attention: six queries at a time, scores of a run of keys in cache, online softmax.
+// Forward attention: blocks of queries against runs of keys. Scores lie key-major, so that keys are
+// read in place, softmax is vertical and pairs of keys meet as the second product needs them.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -11,10 +12,15 @@ namespace {
 
 using Types = std::span<const Type>;
 
-/// Keys whose scores are held at once: 6 x 512 floats, 12 KB.
-constexpr int64_t kKeyRun = 512;
+/// Queries of a block.
+constexpr int64_t kBlockQueries = 64;
+/// Keys whose scores are held at once.
+constexpr int64_t kKeyRun = 192;
+/// Words from one key's scores to the next: an odd number of cache lines, so that those of one
+/// query fall into different sets of the first-level cache.
+constexpr int64_t kPitch = kBlockQueries + 16;
 /// Queries of a task at least, when the heads alone do not keep the workers busy.
-constexpr int64_t kChunkQueries = 16 * kTileRows;
+constexpr int64_t kChunkQueries = 2 * kBlockQueries;
 
 bool accepts(const Attrs&, Types in, Types out) {
   return is_f32_or_bf16(in[0]) && in[1].dtype == in[0].dtype && in[2].dtype == in[0].dtype &&
@@ -23,20 +29,21 @@ bool accepts(const Attrs&, Types in, Types out) {
 
 /// Float buffers of one worker.
 struct Buffers {
-  float *keys, *values, *scores, *rounded, *o, *q;
+  float *keys, *values;           // of the whole head
+  float *q, *scores, *pairs, *o;  // of one block
   static int64_t words(const AttentionSizes& d) {
-    return d.z_pad() * d.width() + d.z_pad() * d.v_pad() + kTileRows * (kKeyRun + kKeyRun / 2) +
-           kTileRows * (d.v_pad() + d.width()) + 64;
+    return d.z * d.width() + d.z_pad() * d.v_pad() + kBlockQueries * (d.width() + d.v_pad()) +
+           (kKeyRun + kKeyRun / 2) * kPitch + 64;
   }
   Buffers(float* at, const AttentionSizes& d) {
     auto next = [&](int64_t count) {
       float* piece = at;
-      at += count;
+      at += (count + 15) / 16 * 16;
       return piece;
     };
-    keys = next(d.z_pad() * d.width()), values = next(d.z_pad() * d.v_pad());
-    scores = next(kTileRows * kKeyRun), rounded = next(kTileRows * kKeyRun / 2);
-    o = next(kTileRows * d.v_pad()), q = next(kTileRows * d.width());
+    values = next(d.z_pad() * d.v_pad()), scores = next(kKeyRun * kPitch);
+    pairs = next(kKeyRun / 2 * kPitch), o = next(kBlockQueries * d.v_pad());
+    q = next(kBlockQueries * d.width()), keys = next(d.z * d.width());
   }
 };
 
@@ -58,50 +65,94 @@ struct Forward {
   const std::byte* q;      ///< first query of this (batch, head); rows h * width apart
   std::byte* o;            ///< rows h * v apart
   float* lse;              ///< rows h apart
+  HeadOperands next;       ///< keys and values of the worker's next head, or of none
+  const std::byte* next_q;
 };
 
-const void* element(const void* base, DType dtype, int64_t index) {
-  return static_cast<const std::byte*>(base) + index * static_cast<int64_t>(size_of(dtype));
+/// Scores of a run of keys from z0 on, where any query of a vector sees any of six keys.
+void score_run(const Forward& f, const Buffers& w, const BlockRanges& ranges, int64_t z0,
+               int64_t keys, RowsAhead& ahead) {
+  const MicroSet& set = *f.set;
+  const int64_t cols = set.tile_cols(), words = f.d.width() / set.pair;
+  for (int64_t first = 0; first < ranges.vectors; first += set.vectors) {
+    const float* q = w.q + first * set.lanes * words;
+    for (int64_t i = 0; i < keys; i += kTileRows) {
+      const int64_t rows = std::min<int64_t>(kTileRows, keys - i);
+      const KeyRange v = ranges.vectors_seeing(first, first + set.vectors, z0 + i, rows);
+      if (v.begin >= v.end) continue;
+      ahead.turn();
+      set.kernel[rows - 1][v.end - v.begin - 1](
+          words, w.keys + (z0 + i) * words, words, 1, q + (v.begin - first) * set.lanes, cols,
+          w.scores + i * kPitch + v.begin * set.lanes, kPitch, false);
+    }
+  }
+}
+
+/// What will be read and written next, while block [s0, s0 + m) is under way.
+RowsAhead rows_ahead(const Forward& f, const BlockRanges& ranges, int64_t s0, int64_t m) {
+  const AttentionSizes& d = f.d;
+  const int64_t size = size_of(f.dtype), width = d.h * d.width() * size, v = d.h * d.v * size;
+  RowsAhead ahead;
+  if (s0 + m < d.s) {
+    ahead.add(f.q + (s0 + m) * width, width, std::min(kBlockQueries, d.s - s0 - m),
+              d.width() * size);
+  } else if (f.next.kv) {
+    ahead.add(f.next_q, width, std::min(kBlockQueries, d.s), d.width() * size);
+  }
+  ahead.add(f.o + s0 * v, v, m, d.v * size);
+  if (f.next.kv) f.next.announce(ahead, s0, m);
+  const int64_t keys = ranges.all.end - ranges.all.begin;
+  ahead.spread(ranges.vectors / f.set->vectors * ceil_div(keys, kTileRows) +
+               ceil_div(keys, kKeyRun) * ceil_div(m, kTileRows));
+  return ahead;
 }
 
 /// Queries [s0, s0 + m) of one head.
-void forward_tile(const Forward& f, const Buffers& w, int64_t s0, int64_t m) {
+void forward_block(const Forward& f, const Buffers& w, int64_t s0, int64_t m) {
   const AttentionSizes& d = f.d;
   const MicroSet& set = *f.set;
-  const int64_t cols = set.tile_cols(), words = d.width() / set.pair;
-  const RowsOperand q = rows_operand(set, f.dtype, element(f.q, f.dtype, s0 * d.h * d.width()),
-                                     d.h * d.width(), m, d.width(), w.q);
-  float maximum[kTileRows], sum[kTileRows] = {};
-  std::fill(maximum, maximum + kTileRows, -std::numeric_limits<float>::infinity());
-  const KeyRange all = union_of(f.ranges + s0, m);
-  bool first = true;
-  for (int64_t z0 = all.begin / cols * cols; z0 < all.end; z0 += kKeyRun) {
-    const int64_t keys = std::min<int64_t>(kKeyRun, all.end - z0);
-    const int64_t pairs = ceil_div(keys, set.pair);
-    multiply_panels(set, m, words, q.data, q.rs, 1, w.keys + z0 * words, words * cols, keys,
-                    w.scores, kKeyRun, false);
-    for (int64_t i = 0; i < m; ++i) {
-      const KeyRange r = f.ranges[s0 + i];
-      const int64_t begin = std::clamp<int64_t>(r.begin - z0, 0, keys);
-      const int64_t end = std::clamp<int64_t>(r.end - z0, begin, keys);
-      float* row = w.scores + i * kKeyRun;
-      uint16_t* rounded =
-          set.pair == 2 ? reinterpret_cast<uint16_t*>(w.rounded) + i * kKeyRun : nullptr;
-      const float shrink = f.rows->softmax(row, begin, end, pairs * set.pair, f.scale, maximum + i,
-                                           sum + i, rounded);
-      if (shrink != 1.0f && !first) f.rows->scale(w.o + i * d.v_pad(), d.v, shrink);
+  const int64_t cols = panel_cols(set, d.v), pair = set.pair, size = size_of(f.dtype);
+  const BlockRanges ranges(f.ranges + s0, m, set);
+  pack_columns(set, f.dtype, f.q + s0 * d.h * d.width() * size, d.h * d.width(), m, d.width(), w.q);
+  RowsAhead ahead = rows_ahead(f, ranges, s0, m);
+  float maximum[kBlockQueries], sum[kBlockQueries] = {}, shrink[kBlockQueries];
+  std::fill(maximum, maximum + kBlockQueries, -std::numeric_limits<float>::infinity());
+  KeyRange tiles[ceil_div(kBlockQueries, kTileRows)];
+  bool started[ceil_div(kBlockQueries, kTileRows)] = {};
+  for (int64_t i = 0; i < m; i += kTileRows)
+    tiles[i / kTileRows] = ranges.seen_by(i, std::min<int64_t>(kTileRows, m - i));
+  for (int64_t z0 = ranges.all.begin / 2 * 2; z0 < ranges.all.end; z0 += kKeyRun) {
+    const int64_t keys = std::min<int64_t>(kKeyRun, ranges.all.end - z0);
+    score_run(f, w, ranges, z0, keys, ahead);
+    f.rows->softmax({w.scores, kPitch, z0, keys, ranges.vectors, ranges.view(0), f.scale, maximum,
+                     sum, shrink, pair == 2 ? reinterpret_cast<uint32_t*>(w.pairs) : nullptr,
+                     kPitch});
+    const float* p = pair == 2 ? w.pairs : w.scores;
+    for (int64_t i = 0; i < m; i += kTileRows) {
+      const int64_t rows = std::min<int64_t>(kTileRows, m - i);
+      bool& on = started[i / kTileRows];
+      const KeyRange& tile = tiles[i / kTileRows];
+      const int64_t begin = std::clamp<int64_t>(tile.begin - z0, 0, keys) / pair;
+      const int64_t end = ceil_div(std::clamp<int64_t>(tile.end - z0, 0, keys), pair);
+      if (begin >= end) continue;
+      ahead.turn();
+      for (int64_t r = i; on && r < i + rows; ++r) {
+        if (shrink[r] != 1.0f) f.rows->scale(w.o + r * d.v_pitch(), d.v, shrink[r]);
+      }
+      const float* values = w.values + (z0 / pair + begin) * cols;
+      for (int64_t j = 0; j < d.v; j += cols, values += ceil_div(d.z, pair) * cols) {
+        const int64_t vectors = ceil_div(std::min(cols, d.v - j), set.lanes);
+        set.kernel[rows - 1][vectors - 1](end - begin, p + begin * kPitch + i, 1, kPitch, values,
+                                          cols, w.o + i * d.v_pitch() + j, d.v_pitch(), on);
+      }
+      on = true;
     }
-    const bool dot = set.pair == 2;
-    multiply_panels(set, m, pairs, dot ? w.rounded : w.scores, dot ? kKeyRun / 2 : kKeyRun, 1,
-                    w.values + z0 / set.pair * cols, ceil_div(d.z, set.pair) * cols, d.v, w.o,
-                    d.v_pad(), !first);
-    first = false;
   }
   for (int64_t i = 0; i < m; ++i) {
-    float* o = w.o + i * d.v_pad();
+    float* o = w.o + i * d.v_pitch();
     if (sum[i] == 0) std::fill(o, o + d.v, 0.0f);
-    f.rows->finish(o, d.v, sum[i] > 0 ? 1.0f / sum[i] : 0.0f,
-                   f.o + (s0 + i) * d.h * d.v * static_cast<int64_t>(size_of(f.dtype)), f.dtype);
+    f.rows->finish(o, d.v, sum[i] > 0 ? 1.0f / sum[i] : 0.0f, f.o + (s0 + i) * d.h * d.v * size,
+                   f.dtype);
     f.lse[(s0 + i) * d.h] = f.scale * maximum[i] + std::log(sum[i]);
   }
 }
@@ -123,27 +174,36 @@ void run_attention(const LaunchArgs& args) {
   const int64_t pieces = args.pool.size() == 1
                              ? 1
                              : std::clamp<int64_t>(ceil_div(4 * args.pool.size(), heads), 1, most);
-  const int64_t step = ceil_div(ceil_div(d.s, pieces), kTileRows) * kTileRows;
+  const int64_t step = ceil_div(ceil_div(d.s, pieces), kBlockQueries) * kBlockQueries;
+  auto q_of = [&](int64_t head) {
+    const int64_t row = head / d.h * d.s * d.h + head % d.h;
+    return args.in[0].as<const std::byte>() +
+           row * d.width() * static_cast<int64_t>(size_of(dtype));
+  };
   auto run = [&](int64_t task, int worker) {
     const int64_t head = task % heads, piece = pieces - 1 - task / heads;
     const int64_t batch = head / d.h, h = head % d.h;
     const Buffers w(buffers + worker * worker_words(d), d);
     const HeadOperands operands = head_operands(d, args.in[1], args.in[2], set, batch, h);
-    operands.pack_keys_transposed(w.keys);
+    operands.join_keys(w.keys);
     operands.pack_values(w.values);
     const int64_t row = batch * d.s * d.h + h;
-    const Forward f{d,
-                    static_cast<float>(args.attrs.real("scale")),
-                    dtype,
-                    &set,
-                    &attention_rows(),
-                    ranges + batch * d.s,
-                    static_cast<const std::byte*>(element(args.in[0].data, dtype, row * d.width())),
-                    args.out[0].as<std::byte>() + row * d.v * static_cast<int64_t>(size_of(dtype)),
-                    args.out[1].as<float>() + row};
-    for (int64_t s = piece * step; s < std::min(d.s, (piece + 1) * step); s += kTileRows) {
-      forward_tile(f, w, s, std::min<int64_t>(kTileRows, d.s - s));
-    }
+    const bool another = pieces == 1 && head + 1 < heads;
+    const Forward f{
+        d,
+        static_cast<float>(args.attrs.real("scale")),
+        dtype,
+        &set,
+        &attention_rows(),
+        ranges + batch * d.s,
+        q_of(head),
+        args.out[0].as<std::byte>() + row * d.v * static_cast<int64_t>(size_of(dtype)),
+        args.out[1].as<float>() + row,
+        another ? head_operands(d, args.in[1], args.in[2], set, (head + 1) / d.h, (head + 1) % d.h)
+                : HeadOperands{},
+        another ? q_of(head + 1) : nullptr};
+    for (int64_t s = piece * step; s < std::min(d.s, (piece + 1) * step); s += kBlockQueries)
+      forward_block(f, w, s, std::min(kBlockQueries, d.s - s));
   };
   if (pieces == 1)
     args.pool.run(heads, run);

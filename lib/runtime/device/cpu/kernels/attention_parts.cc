@@ -1,4 +1,4 @@
-// Packing of keys and values, and products over their panels.
+// Packing of keys, values and queries, and what the queries of a block see.
 #include "runtime/device/cpu/kernels/attention_parts.h"
 
 #include <algorithm>
@@ -23,17 +23,43 @@ void find_key_ranges(const AttentionSizes& d, const int32_t* q_pos, const int32_
   }
 }
 
-KeyRange union_of(const KeyRange* ranges, int64_t count) {
-  KeyRange all{0, 0};
-  for (int64_t i = 0; i < count; ++i) {
-    if (ranges[i].begin >= ranges[i].end) continue;
-    if (all.begin >= all.end) {
-      all = ranges[i];
-    } else {
-      all = {std::min(all.begin, ranges[i].begin), std::max(all.end, ranges[i].end)};
-    }
+BlockRanges::BlockRanges(const KeyRange* ranges, int64_t count, const MicroSet& set)
+    : lanes(set.lanes), vectors(ceil_div(count, set.tile_cols()) * set.vectors), queries(count) {
+  for (int64_t i = 0; i < vectors * lanes; ++i) {
+    begin[i] = i < count ? ranges[i].begin : 0;
+    end[i] = i < count ? ranges[i].end : 0;
   }
-  return all;
+  for (int64_t v = 0; v < vectors; ++v) {
+    const KeyRange any = seen_by(v * lanes, lanes);
+    LaneRange r{any.begin, any.end, any.begin, any.end};
+    for (int64_t i = v * lanes; i < (v + 1) * lanes; ++i) {
+      // A query with a single key is a case of its own: never among vectors that see all.
+      const bool single = end[i] - begin[i] == 1;
+      r.common_begin = single ? r.end : std::max(r.common_begin, begin[i]);
+      r.common_end = std::min(r.common_end, end[i]);
+    }
+    of_vector[v] = r;
+  }
+  all = seen_by(0, count);
+}
+
+KeyRange BlockRanges::vectors_seeing(int64_t from, int64_t to, int64_t z, int64_t keys) const {
+  auto sees = [&](int64_t v) { return of_vector[v].begin < z + keys && of_vector[v].end > z; };
+  while (from < to && !sees(from)) ++from;
+  while (from < to && !sees(to - 1)) --to;
+  return {static_cast<int32_t>(from), static_cast<int32_t>(to)};
+}
+
+KeyRange BlockRanges::seen_by(int64_t i, int64_t rows) const {
+  KeyRange u{0, 0};
+  for (const int64_t last = i + rows; i < last; ++i) {
+    if (begin[i] >= end[i]) continue;
+    if (u.begin >= u.end)
+      u = {begin[i], end[i]};
+    else
+      u = {std::min(u.begin, begin[i]), std::max(u.end, end[i])};
+  }
+  return u;
 }
 
 const MicroSet& attention_set(DType dtype, const AttentionSizes& d) {
@@ -49,25 +75,34 @@ HeadOperands head_operands(const AttentionSizes& d, const Tensor& kv, const Tens
   return o;
 }
 
-void HeadOperands::pack_keys_transposed(float* out) const {
-  const int64_t cols = set->tile_cols(), own = d.n / set->pair, words = d.width() / set->pair;
-  for (int64_t z = 0; z < d.z; z += cols, out += words * cols) {
-    const int64_t keys = std::min(cols, d.z - z);
-    set->pack.transposed(at(kv, z * kv_pitch()), kv_pitch(), d.n, keys, cols, out, cols);
-    set->pack.transposed(at(kr, z * d.r), d.r, d.r, keys, cols, out + own * cols, cols);
-  }
+void HeadOperands::announce(RowsAhead& ahead, int64_t s0, int64_t m) const {
+  // A causal block's work grows with its place.
+  auto until = [&](int64_t s) { return d.z * s / d.s * s / d.s; };
+  const int64_t first = until(s0), size = static_cast<int64_t>(size_of(dtype));
+  ahead.add(at(kv, first * kv_pitch()), kv_pitch() * size, until(s0 + m) - first,
+            (d.n + d.v) * size);
 }
 
-void HeadOperands::pack_values_transposed(float* out) const {
-  const int64_t cols = set->tile_cols(), words = d.v / set->pair;
-  for (int64_t z = 0; z < d.z; z += cols, out += words * cols) {
-    set->pack.transposed(at(kv, z * kv_pitch() + d.n), kv_pitch(), d.v, std::min(cols, d.z - z),
-                         cols, out, cols);
+void HeadOperands::join_keys(float* out) const {
+  const int64_t size = static_cast<int64_t>(size_of(dtype)), words = d.width() / set->pair;
+  if (set->convert) {
+    set->pack.rows(kv, kv_pitch(), d.z, d.n, d.n, out, words);
+    set->pack.rows(kr, d.r, d.z, d.r, d.r, out + d.n, words);
+    return;
   }
+  const AttentionRows& rows = attention_rows();
+  rows.copy(kv, kv_pitch() * size, d.z, d.n / set->pair, out, words);
+  rows.copy(kr, d.r * size, d.z, d.r / set->pair, out + d.n / set->pair, words);
+}
+
+RowsOperand HeadOperands::value_rows(float* out) const {
+  if (!set->convert) return {reinterpret_cast<const float*>(at(kv, d.n)), kv_pitch() / set->pair};
+  set->pack.rows(at(kv, d.n), kv_pitch(), d.z, d.v, d.v, out, d.v);
+  return {out, d.v};
 }
 
 void HeadOperands::pack_keys(float* out) const {
-  const int64_t cols = set->tile_cols(), words = ceil_div(d.z, set->pair);
+  const int64_t cols = panel_cols(*set, d.width()), words = ceil_div(d.z, set->pair);
   for (int64_t c = 0; c < d.width(); c += cols, out += words * cols) {
     const int64_t end = std::min(c + cols, d.width());
     const int64_t own_end = std::clamp(d.n, c, end);
@@ -84,31 +119,24 @@ void HeadOperands::pack_keys(float* out) const {
 }
 
 void HeadOperands::pack_values(float* out) const {
-  const int64_t cols = set->tile_cols(), words = ceil_div(d.z, set->pair);
-  for (int64_t c = 0; c < d.v; c += cols, out += words * cols) {
-    set->pack.rows(at(kv, d.n + c), kv_pitch(), d.z, std::min(cols, d.v - c), cols, out, cols);
+  pack_row_panels(*set, dtype, at(kv, d.n), kv_pitch(), d.z, d.v, out);
+}
+
+void pack_columns(const MicroSet& set, DType dtype, const std::byte* src, int64_t pitch,
+                  int64_t rows, int64_t width, float* out) {
+  const int64_t cols = set.tile_cols(), size = static_cast<int64_t>(size_of(dtype));
+  for (int64_t i = 0; i < rows; i += cols, out += width / set.pair * cols) {
+    set.pack.transposed(src + i * pitch * size, pitch, width, std::min(cols, rows - i), cols, out,
+                        cols);
   }
 }
 
-RowsOperand rows_operand(const MicroSet& set, DType dtype, const void* rows_begin, int64_t pitch,
-                         int64_t rows, int64_t k, float* scratch) {
-  if (!set.convert) return {rows_begin, pitch / set.pair};
-  (void)dtype;
-  set.pack.rows(rows_begin, pitch, rows, k, k, scratch, k);
-  return {scratch, k};
-}
-
-void multiply_panels(const MicroSet& set, int64_t rows, int64_t words, const void* a, int64_t rs,
-                     int64_t cs, const float* b, int64_t panel_words, int64_t n, float* c,
-                     int64_t ldc, bool accumulate) {
-  const int64_t width = set.tile_cols();
-  for (int64_t j = 0; j < n; j += width, b += panel_words) {
-    const int64_t vectors = ceil_div(std::min(width, n - j), set.lanes);
-    for (int64_t i = 0; i < rows; i += kTileRows) {
-      const int64_t m = std::min<int64_t>(kTileRows, rows - i);
-      set.kernel[m - 1][vectors - 1](words, static_cast<const float*>(a) + i * rs, rs, cs, b, width,
-                                     c + i * ldc + j, ldc, accumulate);
-    }
+void pack_row_panels(const MicroSet& set, DType dtype, const std::byte* src, int64_t pitch,
+                     int64_t rows, int64_t width, float* out) {
+  const int64_t cols = panel_cols(set, width), size = static_cast<int64_t>(size_of(dtype));
+  for (int64_t c = 0; c < width; c += cols, out += ceil_div(rows, set.pair) * cols) {
+    const int64_t n = std::min(cols, width - c);
+    set.pack.rows(src + c * size, pitch, rows, n, ceil_div(n, set.lanes) * set.lanes, out, cols);
   }
 }
 

@@ -1,6 +1,7 @@
-// What forward and backward attention share: sizes, visible key ranges, packed keys and values.
+// What forward and backward attention share: sizes, visible key ranges, packed operands.
 #pragma once
 
+#include <algorithm>
 #include <span>
 
 #include "runtime/device/cpu/kernels/attention_rows.h"
@@ -17,7 +18,19 @@ struct AttentionSizes {
   int64_t z_pad() const { return ceil_div(z, kMaxTileCols) * kMaxTileCols; }
   int64_t width_pad() const { return ceil_div(n + r, kMaxTileCols) * kMaxTileCols; }
   int64_t v_pad() const { return ceil_div(v, kMaxTileCols) * kMaxTileCols; }
+  /// Floats between rows of sums: whole vectors.
+  int64_t width_pitch() const { return ceil_div(n + r, kLongestVector) * kLongestVector; }
+  int64_t v_pitch() const { return ceil_div(v, kLongestVector) * kLongestVector; }
+
+  static constexpr int64_t kLongestVector = 16;
 };
+
+/// Columns of each panel when `n` columns are cut into the fewest panels: about equal ones, since
+/// narrow tiles are slower.
+inline int64_t panel_cols(const MicroSet& set, int64_t n) {
+  const int64_t vectors = ceil_div(n, set.lanes);
+  return ceil_div(vectors, ceil_div(vectors, set.vectors)) * set.lanes;
+}
 
 AttentionSizes attention_sizes(const Attrs& attrs, const Shape& q, const Shape& kv,
                                const Shape& kr);
@@ -31,51 +44,106 @@ struct KeyRange {
 void find_key_ranges(const AttentionSizes& d, const int32_t* q_pos, const int32_t* k_pos,
                      const int32_t* q_start, KeyRange* ranges);
 
-/// The union of `count` ranges (empty ones left out).
-KeyRange union_of(const KeyRange* ranges, int64_t count);
-
 /// The micro-kernels attention uses for `dtype`: the dot set only if all widths are whole pairs.
 const MicroSet& attention_set(DType dtype, const AttentionSizes& d);
+
+/// Rows to multiply with: A of a micro-kernel.
+struct RowsOperand {
+  const float* data;
+  int64_t rs;  ///< words between rows
+};
+
+/// Queries of the largest block: the contraction length of the gradients of keys and values.
+constexpr int64_t kMostQueries = 32 * kTileRows;
+
+/// Asks for the cache lines of rows a few at a time while tiles run: rows of one head lie apart,
+/// and no hardware prefetcher follows them.
+class RowsAhead {
+ public:
+  /// `rows` rows of `bytes` bytes, `pitch` bytes apart.
+  void add(const std::byte* from, int64_t pitch, int64_t rows, int64_t bytes) {
+    if (rows <= 0 || count_ == kMostPieces) return;
+    pieces_[count_++] = {from, pitch, rows, bytes};
+    rows_ += rows;
+  }
+  /// Cuts all of it into about `turns` parts.
+  void spread(int64_t turns) {
+    constexpr int64_t kMostRows = 8;  // more at once would only wait for one another
+    per_turn_ = std::min(kMostRows, ceil_div(rows_, std::max<int64_t>(1, turns)));
+  }
+  void turn() {
+    for (int64_t i = 0; i < per_turn_ && current_ < count_; ++i) {
+      Piece& p = pieces_[current_];
+      for (int64_t byte = 0; byte < p.bytes; byte += 64) __builtin_prefetch(p.row + byte, 0, 2);
+      __builtin_prefetch(p.row + p.bytes - 1, 0, 2);
+      p.row += p.pitch;
+      if (--p.rows == 0) ++current_;
+    }
+  }
+
+ private:
+  static constexpr int kMostPieces = 8;
+  struct Piece {
+    const std::byte* row;
+    int64_t pitch, rows, bytes;
+  };
+  Piece pieces_[kMostPieces];
+  int count_ = 0, current_ = 0;
+  int64_t rows_ = 0, per_turn_ = 0;
+};
+
+/// What the queries of one block see, per query and per vector; queries behind the last see
+/// nothing.
+struct BlockRanges {
+  int64_t lanes, vectors, queries;
+  int32_t begin[kMostQueries], end[kMostQueries];
+  LaneRange of_vector[kMostQueries];
+  KeyRange all;
+
+  /// `queries` of them, of the vectors of `set`.
+  BlockRanges(const KeyRange* ranges, int64_t queries, const MicroSet& set);
+  BlockView view(int64_t vector) const {
+    return {begin + vector * lanes, end + vector * lanes, of_vector + vector};
+  }
+  /// Vectors from the first to the last of [from, to) that sees any key of [z, z + keys).
+  KeyRange vectors_seeing(int64_t from, int64_t to, int64_t z, int64_t keys) const;
+  /// The union of what queries [i, i + rows) see.
+  KeyRange seen_by(int64_t i, int64_t rows) const;
+};
 
 /// The keys and values of one (batch, head).
 struct HeadOperands {
   AttentionSizes d;
   DType dtype;
   const MicroSet* set;
-  const std::byte *kv, *kr;  ///< first row of this head: rows h * (n + v) and r elements apart
+  const std::byte *kv = nullptr,
+                  *kr = nullptr;  ///< first row of this head: rows h * (n + v) and r elements apart
 
   int64_t kv_pitch() const { return d.h * (d.n + d.v); }
   const std::byte* at(const std::byte* base, int64_t element) const {
     return base + element * static_cast<int64_t>(size_of(dtype));
   }
-  /// Keys transposed: panels of tile_cols() keys, each [width words][tile_cols()].
-  void pack_keys_transposed(float* out) const;
-  /// Keys as rows: panels of tile_cols() columns of the width, each [z words][tile_cols()].
+  /// Asks for the share of keys and values that goes with queries [s0, s0 + m) of the head before.
+  void announce(RowsAhead& ahead, int64_t s0, int64_t m) const;
+  /// Whole keys, own part and shared part, as rows of words: [z][width words].
+  void join_keys(float* out) const;
+  /// Values as rows of words: in place, or converted into out[z][v].
+  RowsOperand value_rows(float* out) const;
+  /// Keys as B: panels of panel_cols() columns of the width, each [z words][panel_cols()].
   void pack_keys(float* out) const;
-  /// Values as rows, panels like pack_keys.
+  /// Values as B, panels like pack_keys.
   void pack_values(float* out) const;
-  /// Values transposed, panels like pack_keys_transposed.
-  void pack_values_transposed(float* out) const;
 };
 
 HeadOperands head_operands(const AttentionSizes& d, const Tensor& kv, const Tensor& kr,
                            const MicroSet& set, int64_t batch, int64_t head);
 
-/// Rows to multiply with: A of a micro-kernel.
-struct RowsOperand {
-  const void* data;
-  int64_t rs;  ///< words between rows
-};
-
-/// `rows` rows of `k` elements, `pitch` elements apart: in place, or converted into `scratch`.
-RowsOperand rows_operand(const MicroSet& set, DType dtype, const void* rows_begin, int64_t pitch,
-                         int64_t rows, int64_t k, float* scratch);
-
-/// C[rows, n] (+)= A[rows, k] B over panels: B has panels of tile_cols() columns, `panel_words`
-/// words apart, already advanced to the first word of k. C rows `ldc` floats apart, padded to whole
-/// vectors.
-void multiply_panels(const MicroSet& set, int64_t rows, int64_t words, const void* a, int64_t rs,
-                     int64_t cs, const float* b, int64_t panel_words, int64_t n, float* c,
-                     int64_t ldc, bool accumulate);
+/// `rows` rows of `width` elements as transposed B: panels of tile_cols() rows, each
+/// [width words][tile_cols()].
+void pack_columns(const MicroSet& set, DType dtype, const std::byte* src, int64_t pitch,
+                  int64_t rows, int64_t width, float* out);
+/// The same as B: panels of panel_cols() columns of the width, each [row words][panel_cols()].
+void pack_row_panels(const MicroSet& set, DType dtype, const std::byte* src, int64_t pitch,
+                     int64_t rows, int64_t width, float* out);
 
 }  // namespace moetrain::cpu
