@@ -5,7 +5,8 @@
 # PEER.py (or MOETRAIN_PEER; MODEL.json or MOETRAIN_PEER_MODEL, else mid.json beside PEER.py) takes
 # --config JSON --seq --batch --steps --dtype --threads --json OUT and writes tokens_per_s_median to OUT.
 # MODEL.json has the fields of a Hugging Face config.json. moetrain runs as one rank with two threads and as two
-# ranks with one thread each. Prints medians over rounds, ratios of medians, and peak memory.
+# ranks with one thread each. Prints medians over rounds, ratios of medians, the share of the two cores' peak (the highest probed
+# between the runs; by the model's floating-point operations), and peak memory.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 moetrain=${MOETRAIN:-$root/build/moetrain}
@@ -98,7 +99,13 @@ run_peer() {  # DTYPE -> "tokens/s MiB"
   python3 -c 'import json; print(json.load(open("peer.json"))["tokens_per_s_median"], open("memory").read())'
 }
 
-run_ours() {  # DTYPE RANKS THREADS -> "tokens/s MiB-of-the-largest-process"
+probe_peak() {  # DTYPE -> GFLOP/s of both cores
+  local unit=f32
+  [ "$1" = bf16 ] && unit=bf16
+  "$moetrain" bench kernels --filter nothing --threads 2 | sed -n "1s/.*[ ,]\([0-9.]*\) GFLOP\/s $unit.*/\1/p"
+}
+
+run_ours() {  # DTYPE RANKS THREADS -> "tokens/s MiB-of-the-largest-process"; writes FLOPs per token to flops
   rm -rf run
   local launch=() micro=$((batch / $2))
   [ "$2" -gt 1 ] && launch=(mpirun --bind-to none --oversubscribe -n "$2")
@@ -106,8 +113,10 @@ run_ours() {  # DTYPE RANKS THREADS -> "tokens/s MiB-of-the-largest-process"
     --set "compute.precision=$1" --set "compute.threads=$3" --set "train.micro_batch_size=$micro"
   python3 -c '
 import json, statistics
-rate = [json.loads(line)["tokens_per_second"] for line in open("run/metrics.jsonl")][1:]
-print(statistics.median(rate), open("memory").read())'
+steps = [json.loads(line) for line in open("run/metrics.jsonl")][1:]
+rate = statistics.median(s["tokens_per_second"] for s in steps)
+open("flops", "w").write(str(steps[0]["tflops_per_rank"] * 1e12 * '"$2"' / steps[0]["tokens_per_second"]))
+print(rate, open("memory").read())'
 }
 
 for dtype in $dtypes; do
@@ -116,6 +125,7 @@ for dtype in $dtypes; do
     echo "peer $(run_peer "$dtype")" >> results
     echo "one $(run_ours "$dtype" 1 2)" >> results
     echo "two $(run_ours "$dtype" 2 1)" >> results
+    echo "peak $(probe_peak "$dtype") 0" >> results
     echo "bench_peer: $dtype, round $round of $rounds done" >&2
   done
   python3 - "$dtype" "$model" "$seq" "$batch" "$steps" "$rounds" << 'TABLE'
@@ -129,11 +139,14 @@ names = {"peer": "PyTorch, 2 threads", "one": "moetrain, 1 rank x 2 threads", "t
 middle = {who: statistics.median(r for r, _ in runs) for who, runs in rows.items()}
 print(f"{dtype}: {os.path.basename(model)}, {batch} sequences of {seq} tokens, {steps} steps, median of {rounds} rounds; "
       f"load {os.getloadavg()[0]:.1f}")
-print(f"{'':32}{'tokens/s':>10}{'lowest':>10}{'highest':>10}{'ratio':>8}{'MiB/process':>13}{'MiB':>7}")
+flops, peak = float(open("flops").read()), max(r for r, _ in rows["peak"]) * 1e9
+print(f"{'':32}{'tokens/s':>10}{'lowest':>10}{'highest':>10}{'ratio':>8}{'% of peak':>11}{'MiB/process':>13}{'MiB':>7}")
 for who, name in names.items():
     rates = [r for r, _ in rows[who]]
     memory = max(m for _, m in rows[who])
     print(f"{name:32}{middle[who]:10.1f}{min(rates):10.1f}{max(rates):10.1f}{middle[who] / middle['peer']:8.2f}"
+          f"{100 * middle[who] * flops / peak:11.1f}"
           f"{memory:13.0f}{memory * (2 if who == 'two' else 1):7.0f}")
+print(f"peak {peak / 1e9:.0f} GFLOP/s, {flops / 1e6:.1f} MFLOP a token")
 TABLE
 done

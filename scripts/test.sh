@@ -22,7 +22,7 @@ jobs=$(nproc)
 failed=0
 
 # rooms of rings 1 to 4: everything that runs in one process
-rooms=(graph ops config checkpoint data_room shard strategy schedule comm train_metrics train overlap)
+rooms=(graph ops config checkpoint data_room shard strategy schedule comm executor fuse kernels train_metrics train overlap)
 
 if [ "$quick" -eq 0 ]; then
   echo "test: AddressSanitizer and UBSan"
