@@ -5,8 +5,8 @@
 # PEER.py (or MOETRAIN_PEER; MODEL.json or MOETRAIN_PEER_MODEL, else mid.json beside PEER.py) takes
 # --config JSON --seq --batch --steps --dtype --threads --json OUT and writes tokens_per_s_median to OUT.
 # MODEL.json has the fields of a Hugging Face config.json. moetrain runs as one rank with two threads and as two
-# ranks with one thread each. Prints medians over rounds, ratios of medians, the share of the two cores' peak (the highest probed
-# between the runs; by the model's floating-point operations), and peak memory.
+# ranks with one thread each. Prints medians over rounds, ratios of medians, the share of the two
+# cores' peak (the highest probed between the runs; by the model's floating-point operations), and peak memory.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 moetrain=${MOETRAIN:-$root/build/moetrain}
