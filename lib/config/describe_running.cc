@@ -60,7 +60,8 @@ Fields describe(FusionConfig& c) {
       row("rope_split", &c.rope_split,
           "rotary embedding takes over the split, concatenation, casts and copies around it"),
       row("adamw_copy", &c.adamw_copy, "AdamW writes the bf16 copy of a weight"),
-      row("side_by_side", &c.side_by_side, "small independent operators run on different cores at once"),
+      row("side_by_side", &c.side_by_side,
+          "small independent operators run on different cores at once"),
   };
 }
 
