@@ -16,7 +16,7 @@ struct BenchKernelOptions {
   double seconds_per_case = 0.15;  ///< time spent on each case, at least three runs
   int64_t batch = 4, sequence = 512, hidden = 512, ffn = 1408;
   int64_t experts = 16, top_k = 4, expert_width = 256;
-  int64_t heads = 8, nope = 64, rope = 32, value = 64, vocab = 8192;
+  int64_t heads = 8, nope = 64, rope = 32, value = 64, latent = 128, vocab = 8192;
 };
 
 /// What this machine can do with `threads` threads, probed in registers and over large buffers.

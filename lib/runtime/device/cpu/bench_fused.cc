@@ -8,10 +8,12 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "ops/attention.h"
 #include "ops/basic.h"
 #include "ops/embedding.h"
 #include "ops/experts.h"
 #include "ops/fused_norm.h"
+#include "ops/fused_rope.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
 #include "ops/update.h"
@@ -35,6 +37,7 @@ class FusedBench {
 
   std::string run() {
     norms();
+    rotations();
     accumulation();
     if (t_ == DType::kBF16) update();
     return text_;
@@ -134,6 +137,56 @@ class FusedBench {
     }
   }
 
+  /// The joint latent is f32, what is made of it of the dtype under test.
+  void rotations() {
+    if (!wanted(kJoint) && !wanted(kJointGradient) && !wanted(kQueries)) return;
+    const int64_t b = o_.batch, s = o_.sequence, c = o_.latent, r = o_.rope;
+    const bool narrow = t_ == DType::kBF16;
+    const std::string shape = cat(b * s, "x", c, "+", r);
+    const Attrs turns{{"rope_dim", r},
+                      {"frequencies", std::vector<double>(r / 2, 0.1)},
+                      {"amplitude", 1.0},
+                      {"interleave", int64_t{1}}};
+    std::vector<int32_t> order;
+    for (int64_t i = 0; i < b * s; ++i) order.push_back(static_cast<int32_t>(i % s));
+    const Tensor pos = tensor(DType::kI32, {b, s}, order), gain = tensor(DType::kF32, {c});
+    const Tensor joint = tensor(DType::kF32, {b, s, c + r});
+    const std::string type(moetrain::name_of(t_));
+    Attrs norm{{"eps", 1e-6}, {"dtype", type}}, both = turns, back = turns;
+    both.set("eps", 1e-6).set("dtype", type).set("rope_dtype", type);
+    back.set("inverse", int64_t{1});
+    const Step* split = step(ops::kSplit, {{"sizes", std::vector<int64_t>{c, r}}}, {joint});
+    const Step* normed = step(ops::kRmsNorm, norm, {split->out[0], gain});
+    Steps apart{split, normed, step(ops::kRope, turns, {split->out[1], pos})};
+    if (narrow) apart.push_back(step(ops::kCast, {{"dtype", type}}, {apart.back()->out[0]}));
+    if (wanted(kJoint))
+      compare(kJoint, shape, apart, {step(ops::kNormRope, both, {joint, gain, pos})});
+    const Tensor dy = tensor(t_, {b, s, c}), dk = tensor(t_, {b, s, r});
+    apart.clear();
+    Tensor turned = dk;
+    if (narrow) {
+      apart.push_back(step(ops::kCast, {{"dtype", std::string("f32")}}, {dk}));
+      turned = apart.back()->out[0];
+    }
+    apart.push_back(step(ops::kRope, back, {turned, pos}));
+    const Tensor rotary = apart.back()->out[0];
+    apart.push_back(step(ops::kRmsNormGrad, {}, {dy, split->out[0], gain, normed->out[1]}));
+    apart.push_back(step(ops::kConcat, {}, {apart.back()->out[0], rotary}));
+    if (narrow) apart.push_back(step(ops::kCast, {{"dtype", type}}, {apart.back()->out[0]}));
+    back.set("dtype", type);
+    if (wanted(kJointGradient)) {
+      compare(kJointGradient, shape, apart,
+              {step(ops::kNormRopeGrad, back, {dy, joint, gain, normed->out[1], dk, pos})});
+    }
+    if (wanted(kQueries)) {
+      Attrs in_place = turns;
+      in_place.set("in_place", int64_t{1});
+      const Tensor q = tensor(t_, {b, s, o_.heads, o_.nope + r});
+      compare(kQueries, cat(b * s, "x", o_.heads, " heads"), {step(ops::kRope, turns, {q, pos})},
+              {step(ops::kRope, in_place, {q, pos})});
+    }
+  }
+
   void accumulation() {
     const int64_t n = o_.batch * o_.sequence, d = o_.hidden, w = o_.expert_width, e = o_.experts;
     const Attrs in_place{{"accumulate", int64_t{1}}};
@@ -180,6 +233,9 @@ class FusedBench {
   static constexpr const char* kSum = "sum + rms_norm";
   static constexpr const char* kSums = "sum + sum + rms_norm";
   static constexpr const char* kGradient = "rms_norm_grad + sum (+ cast)";
+  static constexpr const char* kJoint = "split + rms_norm + rope (+ cast)";
+  static constexpr const char* kJointGradient = "rms_norm_grad + rope + concat";
+  static constexpr const char* kQueries = "rope in place";
   static constexpr const char* kDense = "matmul_dw + accumulate";
   static constexpr const char* kGrouped = "grouped_matmul_dw + accumulate";
   static constexpr const char* kCopy = "adamw + assign";

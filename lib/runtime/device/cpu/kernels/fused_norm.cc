@@ -16,13 +16,31 @@ HWY_BEFORE_NAMESPACE();
 namespace moetrain::cpu {
 namespace HWY_NAMESPACE {
 
+/// x = a + b for one vector.
+template <class A, class B, class N>
+HWY_INLINE VF add_vector(const A* a, const B* b, float* x, N n) {
+  const VF v = hn::Add(load(a, n), load(b, n));
+  store(v, x, n);
+  return v;
+}
+#if HWY_TARGET == HWY_AVX3
+/// In halves: from memory beyond the first caches two loads of 32 bytes per line and operand run 1.15
+/// times as fast on Zen 4 as one of 64 (the second pass, which reads the first-level cache, does not).
+HWY_INLINE VF add_vector(const float* a, const float* b, float* x, Whole) {
+  const hn::Half<DF> half;
+  const auto low = hn::Add(hn::LoadU(half, a), hn::LoadU(half, b));
+  const auto high = hn::Add(hn::LoadU(half, a + 8), hn::LoadU(half, b + 8));
+  hn::StoreU(low, half, x);
+  hn::StoreU(high, half, x + 8);
+  return hn::Combine(DF(), high, low);
+}
+#endif
+
 /// x = a + b over one row (x may be a); returns the sum of squares.
 template <class A, class B>
 float add_row(const A* a, const B* b, float* x, int64_t d) {
   return sum_of_squares(d, [=](int64_t i, auto n) HWY_ATTR {
-    const VF v = hn::Add(load(a + i, n), load(b + i, n));
-    store(v, x + i, n);
-    return v;
+    return add_vector(a + i, b + i, x + i, n);
   });
 }
 
@@ -42,8 +60,8 @@ void add_norm_rows(std::span<const Tensor> in, std::span<Tensor> out, double eps
     const int64_t at = row * d;
     float* x = out[0].as<float>() + at;
     float squares = in[0].dtype == DType::kF32
-                     ? add_row_to(in[0].as<const float>() + at, in[1], at, x, d)
-                     : add_row_to(in[0].as<const uint16_t>() + at, in[1], at, x, d);
+                        ? add_row_to(in[0].as<const float>() + at, in[1], at, x, d)
+                        : add_row_to(in[0].as<const uint16_t>() + at, in[1], at, x, d);
     for (size_t t = 2; t < terms; ++t) squares = add_row_to<float>(x, in[t], at, x, d);
     const float rstd = rstd_of(squares, d, eps);
     out[2].as<float>()[row] = rstd;

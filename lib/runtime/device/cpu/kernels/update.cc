@@ -37,18 +37,22 @@ HWY_INLINE double to_double(uint16_t x) { return bf16_to_float(x); }
 
 template <class T>
 double squares(const T* x, int64_t n) {
-  // Eight chains: the compiler makes vectors of them, and the order stays the same everywhere.
-  double chain[8] = {};
+  // The compiler makes vectors of the chains: enough of them that they do not wait for one another,
+  // and the order stays the same everywhere.
+  constexpr int kChains = 32;
+  double chain[kChains] = {};
   int64_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    for (int j = 0; j < 8; ++j) {
+  for (; i + kChains <= n; i += kChains) {
+    for (int j = 0; j < kChains; ++j) {
       const double v = to_double(x[i + j]);
       chain[j] += v * v;
     }
   }
-  for (; i < n; ++i) chain[i % 8] += to_double(x[i]) * to_double(x[i]);
-  return ((chain[0] + chain[4]) + (chain[1] + chain[5])) +
-         ((chain[2] + chain[6]) + (chain[3] + chain[7]));
+  for (; i < n; ++i) chain[i % kChains] += to_double(x[i]) * to_double(x[i]);
+  for (int half = kChains / 2; half > 0; half /= 2) {
+    for (int j = 0; j < half; ++j) chain[j] += chain[j + half];
+  }
+  return chain[0];
 }
 
 double squares_range(const Tensor& x, int64_t begin, int64_t end) {
