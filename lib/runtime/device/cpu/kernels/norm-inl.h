@@ -52,6 +52,18 @@ HWY_INLINE void scale_row(const X* x, const float* gain, float rstd, Y* y, uint1
   });
 }
 
+/// From bf16 to bf16 without parting neighbours.
+HWY_INLINE void scale_row(const uint16_t* x, const float* gain, float rstd, uint16_t* y,
+                          uint16_t* copy, int64_t d) {
+  const VF r = set1(rstd);
+  by_two(0, d, [=](int64_t i, auto n) HWY_ATTR {
+    const Two v = load_two(x + i, n), g = load_pairs(gain + i, n);
+    const Two scaled{hn::Mul(hn::Mul(v.a, r), g.a), hn::Mul(hn::Mul(v.b, r), g.b)};
+    store_two(scaled, y + i, n);
+    if (copy != nullptr) store_two(scaled, copy + i, n);
+  });
+}
+
 /// dx = rstd (g dy - xhat mean(g dy xhat)) with xhat = x rstd, handed to emit(row, i, n, dx) vector by
 /// vector; dgain = sum of dy xhat over the rows. Rows of x are `pitch` apart.
 template <class D, class X, class Emit>

@@ -45,34 +45,6 @@ HWY_INLINE void sines(const double* HWY_RESTRICT frequencies, double position, f
   }
 }
 
-HWY_INLINE Two load_pairs(const float* x, Whole) {
-  Two pairs;
-  hn::LoadInterleaved2(DF(), x, pairs.a, pairs.b);
-  return pairs;
-}
-HWY_INLINE void store_pairs(Two pairs, float* y, Whole) {
-  hn::StoreInterleaved2(pairs.a, pairs.b, DF(), y);
-}
-// The even and odd elements of bf16 are what load_two gives anyway.
-template <class N>
-HWY_INLINE Two load_pairs(const uint16_t* x, N n) {
-  return load_two(x, n);
-}
-template <class N>
-HWY_INLINE void store_pairs(Two pairs, uint16_t* y, N n) {
-  store_two(pairs, y, n);
-}
-HWY_INLINE Two load_pairs(const float* x, int64_t n) {
-  HWY_ALIGN float buffer[2 * kMaxLanes] = {};
-  std::memcpy(buffer, x, static_cast<size_t>(n) * sizeof(float));
-  return load_pairs(buffer, Whole());
-}
-HWY_INLINE void store_pairs(Two pairs, float* y, int64_t n) {
-  HWY_ALIGN float buffer[2 * kMaxLanes];
-  store_pairs(pairs, buffer, Whole());
-  std::memcpy(y, buffer, static_cast<size_t>(n) * sizeof(float));
-}
-
 /// Turns pairs by their angles: (a, b) to (a cos - b sin, a sin + b cos).
 HWY_INLINE Two turn(Two x, VF cosine, VF sine) {
   return {hn::NegMulAdd(x.b, sine, hn::Mul(x.a, cosine)),

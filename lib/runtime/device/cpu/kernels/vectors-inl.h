@@ -33,14 +33,18 @@ HWY_INLINE VF load(const uint16_t* p) {
   return hn::BitCast(DF(), hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, p))));
 }
 
-/// Rounded to nearest even in the upper half of each word, whatever in the lower; NaN stays NaN.
-HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> round_to_high_half(VF v) {
+/// Rounded to nearest even in the upper half of each word, whatever in the lower. Not for NaN.
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> round_number(VF v) {
   const hn::RebindToUnsigned<DF> d32;
   const auto u = hn::BitCast(d32, v);
   const auto odd = hn::And(hn::ShiftRight<16>(u), hn::Set(d32, 1u));
-  const auto rounded = hn::Add(u, hn::Add(odd, hn::Set(d32, 0x7fffu)));
-  const auto quiet = hn::Or(u, hn::Set(d32, 0x400000u));
-  return hn::IfThenElse(hn::RebindMask(d32, hn::IsNaN(v)), quiet, rounded);
+  return hn::Add(u, hn::Add(odd, hn::Set(d32, 0x7fffu)));
+}
+/// The same; NaN stays NaN.
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> round_to_high_half(VF v) {
+  const hn::RebindToUnsigned<DF> d32;
+  const auto quiet = hn::Or(hn::BitCast(d32, v), hn::Set(d32, 0x400000u));
+  return hn::IfThenElse(hn::RebindMask(d32, hn::IsNaN(v)), quiet, round_number(v));
 }
 
 HWY_INLINE void store(VF v, float* p) { hn::StoreU(v, DF(), p); }
@@ -102,9 +106,20 @@ HWY_INLINE void store_two(Two v, uint16_t* p) {
   }
 #endif
   const hn::RebindToUnsigned<DF> d32;
-  const auto low = hn::ShiftRight<16>(round_to_high_half(v.a));
-  const auto high = hn::And(round_to_high_half(v.b), hn::Set(d32, 0xffff0000u));
-  hn::StoreU(hn::Or(low, high), d32, reinterpret_cast<uint32_t*>(p));
+  hn::Vec<hn::RebindToUnsigned<DF>> low, high;
+  if (HWY_LIKELY(hn::AllFalse(DF(), hn::Or(hn::IsNaN(v.a), hn::IsNaN(v.b))))) {
+    low = round_number(v.a), high = round_number(v.b);
+  } else {
+    low = round_to_high_half(v.a), high = round_to_high_half(v.b);
+  }
+  low = hn::ShiftRight<16>(low);
+#if HWY_TARGET == HWY_SCALAR
+  const auto both = hn::Or(low, hn::And(high, hn::Set(d32, 0xffff0000u)));
+#else
+  const hn::Repartition<uint16_t, DF> d16;
+  const auto both = hn::BitCast(d32, hn::OddEven(hn::BitCast(d16, high), hn::BitCast(d16, low)));
+#endif
+  hn::StoreU(both, d32, reinterpret_cast<uint32_t*>(p));
 }
 
 /// Stands for "as many as there are" where a number of elements is asked for.
@@ -155,6 +170,35 @@ HWY_INLINE void store_two(Two v, T* p, int64_t n) {
   HWY_ALIGN T buffer[2 * kMaxLanes];
   store_two(v, buffer);
   std::memcpy(p, buffer, static_cast<size_t>(n) * sizeof(T));
+}
+
+/// 2 * lanes() neighbours as their even and their odd elements, whatever the type: pairs of floats
+/// take shuffles, those of bf16 are what load_two gives anyway.
+HWY_INLINE Two load_pairs(const float* x, Whole) {
+  Two pairs;
+  hn::LoadInterleaved2(DF(), x, pairs.a, pairs.b);
+  return pairs;
+}
+HWY_INLINE void store_pairs(Two pairs, float* y, Whole) {
+  hn::StoreInterleaved2(pairs.a, pairs.b, DF(), y);
+}
+template <class N>
+HWY_INLINE Two load_pairs(const uint16_t* x, N n) {
+  return load_two(x, n);
+}
+template <class N>
+HWY_INLINE void store_pairs(Two pairs, uint16_t* y, N n) {
+  store_two(pairs, y, n);
+}
+HWY_INLINE Two load_pairs(const float* x, int64_t n) {
+  HWY_ALIGN float buffer[2 * kMaxLanes] = {};
+  std::memcpy(buffer, x, static_cast<size_t>(n) * sizeof(float));
+  return load_pairs(buffer, Whole());
+}
+HWY_INLINE void store_pairs(Two pairs, float* y, int64_t n) {
+  HWY_ALIGN float buffer[2 * kMaxLanes];
+  store_pairs(pairs, buffer, Whole());
+  std::memcpy(y, buffer, static_cast<size_t>(n) * sizeof(float));
 }
 
 /// Copies n elements: whole vectors, the last one over the one before it; short ones as they are.
