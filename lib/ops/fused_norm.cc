@@ -78,22 +78,30 @@ void reference_norm(const Attrs& attrs, Tensors inputs, std::span<Tensor> output
 // ---- other + dx ----
 
 std::vector<Type> infer_grad(const Attrs& attrs, Types inputs) {
-  check_count("rms_norm_grad_add", inputs.size(), 5);
+  MT_CHECK(inputs.size() >= 5, "rms_norm_grad_add of ", inputs.size(), " operands");
   const Type& other = inputs[4];
   std::vector<Type> types = kRmsNormGrad.infer(attrs, inputs.first(4));
   MT_CHECK(other.shape == types[0].shape && is_float(other.dtype), "rms_norm_grad_add: dx ",
            to_string(types[0]), ", other ", to_string(other));
+  for (const Type& more : inputs.subspan(5)) {
+    MT_CHECK(more.shape == types[0].shape && is_float(more.dtype), "rms_norm_grad_add: dx ",
+             to_string(types[0]), ", one more dy ", to_string(more));
+  }
   types[0].dtype = wider(types[0].dtype, other.dtype);
   if (attrs.has("copy")) types.push_back({dtype_named(attrs.text("copy")), types[0].shape});
   return types;
 }
 
-// Linear in dy and other together, but for the rounding of a copy.
+// Linear in all dy and other together, but for the rounding of a copy.
 std::string rule_grad(const Attrs& attrs, Types inputs) {
   const std::string lead = lead_letters(inputs[0].shape.size() - 1), x = lead + "d";
   const bool copy = attrs.has("copy");
-  return x + "," + x + ",d," + lead + "," + x + "->" + x + ",d" + (copy ? "," + x : "") +
-         "; whole d" + (copy ? "" : "; linear 04");
+  std::string text = x + "," + x + ",d," + lead + "," + x, linear = "; linear 04";
+  for (size_t i = 5; i < inputs.size(); ++i) {
+    text += "," + x;
+    linear += std::to_string(i);
+  }
+  return text + "->" + x + ",d" + (copy ? "," + x : "") + "; whole d" + (copy ? "" : linear);
 }
 
 Cost cost_grad(const Attrs&, Types inputs, Types outputs) {
@@ -101,7 +109,11 @@ Cost cost_grad(const Attrs&, Types inputs, Types outputs) {
 }
 
 void reference_grad(const Attrs&, Tensors inputs, std::span<Tensor> outputs) {
-  const std::vector<double> dy = load(inputs[0]), x = load(inputs[1]), g = load(inputs[2]);
+  std::vector<double> dy = load(inputs[0]);
+  for (const Tensor& more : inputs.subspan(5)) {
+    for (size_t i = 0; i < dy.size(); ++i) dy[i] += get_element(more, static_cast<int64_t>(i));
+  }
+  const std::vector<double> x = load(inputs[1]), g = load(inputs[2]);
   const int64_t rows = inputs[1].rows(), width = inputs[1].cols();
   std::vector<double> dg(width, 0.0);
   for (int64_t r = 0; r < rows; ++r) {

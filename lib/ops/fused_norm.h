@@ -10,8 +10,8 @@ namespace moetrain::ops {
 /// rms_norm of the unrounded x; with attr copy (a dtype) also y in that dtype, rounded once. attrs: eps,
 /// optionally dtype (of y) and copy.
 extern const OpDef kAddRmsNorm;
-/// (dy, x, g, rstd, other[..., d]) -> other + dx in the wider dtype of other and x, dg as rms_norm_grad;
-/// with attr copy (a dtype) also the sum in that dtype.
+/// (dy, x, g, rstd, other[..., d], more dy...) -> other + dx in the wider dtype of other and x, dg as
+/// rms_norm_grad of the sum of all dy, which is not rounded; with attr copy (a dtype) also other + dx in that dtype.
 extern const OpDef kRmsNormGradAdd;
 
 }  // namespace moetrain::ops

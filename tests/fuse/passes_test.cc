@@ -204,6 +204,17 @@ TEST(RopeSplit, LeavesWhatOthersReadAlone) {
   }
 }
 
+// The gradient that reaches the norm before experts comes from the shared expert, the routed ones and the
+// router; the sum of the shared expert's two products stays for them to become one.
+TEST(FusionCounts, NormGradientsTakeTheTermsOfTheirSum) {
+  const Compiled fused = compile(training_graph(tiny_model(), DType::kBF16), {});
+  int of_terms = 0;
+  for (const Node& node : fused.local.graph.nodes) {
+    of_terms += std::string(node.op->name) == "rms_norm_grad_add" && node.inputs.size() == 7;
+  }
+  EXPECT_EQ(of_terms, 3) << "two layers of experts and the MTP block";
+}
+
 TEST(FusionCounts, EachPassCanBeSwitchedOff) {
   CompileRequest request;
   for (const FusionPass& pass : fusion_passes()) request.fusion_off.push_back(pass.name);

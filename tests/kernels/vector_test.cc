@@ -85,6 +85,15 @@ TEST_P(Vector, RmsNormWithTheSumsAroundIt) {
             .result_of(forward, 2, DType::kF32)
             .normal(DType::kF32, {70, d})
             .check(bounds);
+        Case(ops::kRmsNormGradAdd, grad)
+            .normal(y, {70, d})
+            .normal(DType::kF32, {70, d})
+            .normal(DType::kF32, {d})
+            .result_of(forward, 2, DType::kF32)
+            .normal(DType::kF32, {70, d})
+            .normal(DType::kBF16, {70, d})
+            .normal(DType::kF32, {70, d})
+            .check(bounds);
       }
     }
   }

@@ -6,7 +6,9 @@
 #include "compile/fuse/rebuild.h"
 #include "ops/basic.h"
 #include "ops/common.h"
+#include "ops/experts.h"
 #include "ops/fused_norm.h"
+#include "ops/matmul.h"
 #include "ops/norm.h"
 
 namespace moetrain {
@@ -41,6 +43,7 @@ class NormResidualPass {
   struct Backward {
     Value other;
     int sum = -1, cast = -1;
+    std::vector<Value> dy = {};
   };
 
   int64_t bytes(Value v) const {
@@ -77,6 +80,27 @@ class NormResidualPass {
         terms.push_back(v);
       }
     }
+  }
+
+  bool is_product(Value v) const {
+    const Node& node = old_.node(v);
+    return node.op == &ops::kMatmulDx || node.op == &ops::kGroupedMatmulDx;
+  }
+
+  /// Terms of dy with widening casts and sums nobody else reads opened. A sum of two products stays: they
+  /// can become one product.
+  void open(Value v, int norm, std::vector<Value>& terms) {
+    const Node& node = old_.node(v);
+    const bool sum = is_sum(node) && !(is_product(node.inputs[0]) && is_product(node.inputs[1]));
+    const bool widens = node.op == &ops::kCast &&
+                        size_of(old_.type(node.inputs[0]).dtype) < size_of(node.outputs[0].dtype);
+    if ((!sum && !widens) || readers_.at(v) != 1 || !together(v.node, norm) || gone_.count(v.node)) {
+      terms.push_back(v);
+      return;
+    }
+    absorb(v.node);
+    report_.bytes_saved += 2 * bytes(v);
+    for (Value term : node.inputs) open(term, norm, terms);
   }
 
   /// The one cast of `v` that may be made together with it at `place`, or -1.
@@ -129,7 +153,8 @@ class NormResidualPass {
         absorb(sum);
         report_.bytes_saved += 2 * bytes({index, 0});
         take_cast(b.cast, {sum, 0});
-        backward_[index] = b;
+        open(node.inputs[0], index, b.dy);
+        backward_[index] = std::move(b);
         return;
       }
     }
@@ -155,8 +180,10 @@ class NormResidualPass {
   }
 
   void make_backward(int index, const Backward& b) {
-    std::vector<Value> inputs = rebuild_.values(old_.nodes[index].inputs);
-    inputs.push_back(rebuild_.value(b.other));
+    std::vector<Value> inputs = rebuild_.values(
+        {b.dy[0], old_.nodes[index].inputs[1], old_.nodes[index].inputs[2],
+         old_.nodes[index].inputs[3], b.other});
+    for (size_t i = 1; i < b.dy.size(); ++i) inputs.push_back(rebuild_.value(b.dy[i]));
     Attrs attrs = old_.nodes[index].attrs;
     if (b.cast >= 0) attrs.set("copy", ops::dtype_value(DType::kBF16));
     const int made =

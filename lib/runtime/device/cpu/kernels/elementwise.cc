@@ -38,11 +38,6 @@ void scale_range(const Tensor& x, const Tensor& y, float factor, int64_t begin, 
     scale_loop(x16, y16, factor, n);
 }
 
-HWY_INLINE VF load_any(const Tensor& t, int64_t i, int64_t n) {
-  return t.dtype == DType::kF32 ? load(t.as<const float>() + i, n)
-                                : load(t.as<const uint16_t>() + i, n);
-}
-
 /// sum_range where all are bf16.
 void sum_bf16(std::span<const Tensor> in, uint16_t* y, int64_t begin, int64_t end) {
   by_two(begin, end, [=](int64_t i, auto n) HWY_ATTR {

@@ -74,14 +74,14 @@ void add_norm_rows(std::span<const Tensor> in, std::span<Tensor> out, double eps
 }
 
 /// sum = other + dx, perhaps with a copy.
-template <class D>
-void norm_grad_add_loop(std::span<const Tensor> in, std::span<Tensor> out, float* dgain,
-                        int64_t begin, int64_t end) {
+template <class Dy>
+HWY_INLINE void norm_grad_add_loop(const Dy& dy, std::span<const Tensor> in, std::span<Tensor> out,
+                                   float* dgain, int64_t begin, int64_t end) {
   const int64_t d = in[1].cols();
   const float* other = in[4].as<const float>();
   float* sum = out[0].as<float>();
   uint16_t* copy = out.size() > 2 ? out[2].as<uint16_t>() : nullptr;
-  norm_grad_loop(in[0].as<const D>(), in[1].as<const float>(), d, in[2].as<const float>(),
+  norm_grad_loop(dy, in[1].as<const float>(), d, in[2].as<const float>(),
                  in[3].as<const float>(), dgain, d, begin, end,
                  [=](int64_t row, int64_t i, auto n, VF dx) HWY_ATTR {
                    const int64_t at = row * d + i;
@@ -93,10 +93,21 @@ void norm_grad_add_loop(std::span<const Tensor> in, std::span<Tensor> out, float
 
 void norm_grad_add_rows(std::span<const Tensor> in, std::span<Tensor> out, float* dgain,
                         int64_t begin, int64_t end) {
-  if (in[0].dtype == DType::kF32)
-    norm_grad_add_loop<float>(in, out, dgain, begin, end);
-  else
-    norm_grad_add_loop<uint16_t>(in, out, dgain, begin, end);
+  const float* dy32 = in[0].as<const float>();
+  const uint16_t* dy16 = in[0].as<const uint16_t>();
+  if (in.size() > 5) {
+    norm_grad_add_loop(
+        [=](int64_t at, auto n) HWY_ATTR {
+          VF sum = load_any(in[0], at, n);
+          for (size_t t = 5; t < in.size(); ++t) sum = hn::Add(sum, load_any(in[t], at, n));
+          return sum;
+        },
+        in, out, dgain, begin, end);
+  } else if (in[0].dtype == DType::kF32) {
+    norm_grad_add_loop(dy32, in, out, dgain, begin, end);
+  } else {
+    norm_grad_add_loop(dy16, in, out, dgain, begin, end);
+  }
 }
 
 }  // namespace HWY_NAMESPACE
@@ -124,6 +135,9 @@ bool accepts_norm(const Attrs&, Types in, Types out) {
 bool accepts_grad(const Attrs&, Types in, Types out) {
   for (size_t i = 1; i < 5; ++i) {
     if (in[i].dtype != DType::kF32) return false;
+  }
+  for (const Type& more : in.subspan(5)) {
+    if (!is_f32_or_bf16(more)) return false;
   }
   return is_f32_or_bf16(in[0]) && (out.size() < 3 || out[2].dtype == DType::kBF16);
 }

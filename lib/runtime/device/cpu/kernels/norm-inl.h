@@ -64,20 +64,20 @@ HWY_INLINE void scale_row(const uint16_t* x, const float* gain, float rstd, uint
   });
 }
 
-/// dx = rstd (g dy - xhat mean(g dy xhat)) with xhat = x rstd, handed to emit(row, i, n, dx) vector by
-/// vector; dgain = sum of dy xhat over the rows. Rows of x are `pitch` apart.
-template <class D, class X, class Emit>
-HWY_INLINE void norm_grad_loop(const D* dy, const X* x, int64_t pitch, const float* gain,
+/// dx = rstd (g dy - xhat mean(g dy xhat)) with xhat = x rstd and dy(at, n) the vector at element `at`,
+/// handed to emit(row, i, n, dx) vector by vector; dgain = sum of dy xhat over the rows. Rows of x are
+/// `pitch` apart.
+template <class Dy, class X, class Emit>
+HWY_INLINE void norm_grad_loop(const Dy& dy, const X* x, int64_t pitch, const float* gain,
                                const float* rstd, float* dgain, int64_t d, int64_t begin,
                                int64_t end, const Emit& emit) {
   std::memset(dgain, 0, d * sizeof(float));
   for (int64_t row = begin; row < end; ++row) {
-    const D* dy_row = dy + row * d;
     const X* x_row = x + row * pitch;
     const VF r = set1(rstd[row]);
     VF even = set1(0.0f), odd = set1(0.0f);
     const auto gain_part = [&](int64_t i, auto n, VF dot) HWY_ATTR {
-      const VF product = hn::Mul(load(dy_row + i, n), hn::Mul(load(x_row + i, n), r));
+      const VF product = hn::Mul(dy(row * d + i, n), hn::Mul(load(x_row + i, n), r));
       store(hn::Add(load(dgain + i, n), product), dgain + i, n);
       return hn::MulAdd(product, load(gain + i, n), dot);
     };
@@ -89,11 +89,20 @@ HWY_INLINE void norm_grad_loop(const D* dy, const X* x, int64_t pitch, const flo
     for (; i < d; i += lanes()) even = gain_part(i, d - i, even);
     const VF mean = set1(sum_lanes(hn::Add(even, odd)) / static_cast<float>(d));
     by_one(0, d, [&](int64_t i, auto n) HWY_ATTR {
-      const VF gdy = hn::Mul(load(dy_row + i, n), load(gain + i, n));
+      const VF gdy = hn::Mul(dy(row * d + i, n), load(gain + i, n));
       const VF xhat = hn::Mul(load(x_row + i, n), r);
       emit(row, i, n, hn::Mul(r, hn::NegMulAdd(xhat, mean, gdy)));
     });
   }
+}
+
+/// The same with dy in one tensor.
+template <class D, class X, class Emit>
+HWY_INLINE void norm_grad_loop(const D* dy, const X* x, int64_t pitch, const float* gain,
+                               const float* rstd, float* dgain, int64_t d, int64_t begin,
+                               int64_t end, const Emit& emit) {
+  norm_grad_loop([dy](int64_t at, auto n) HWY_ATTR { return load(dy + at, n); }, x, pitch, gain,
+                 rstd, dgain, d, begin, end, emit);
 }
 
 }  // namespace HWY_NAMESPACE

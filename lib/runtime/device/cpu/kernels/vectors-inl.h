@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/dtype.h"
+#include "base/tensor.h"
 #include "hwy/highway.h"
 #include "runtime/device/cpu/kernels/target.h"
 
@@ -139,6 +140,12 @@ HWY_INLINE VF load(const T* p, Whole) {
 template <class T>
 HWY_INLINE void store(VF v, T* p, Whole) {
   store(v, p);
+}
+/// The vector at element i of a tensor of either width; n as for load.
+template <class N>
+HWY_INLINE VF load_any(const Tensor& t, int64_t i, N n) {
+  return t.dtype == DType::kF32 ? load(t.as<const float>() + i, n)
+                                : load(t.as<const uint16_t>() + i, n);
 }
 /// Calls body(i, n) for vectors of [begin, end), then for what is left; n is the last argument of load and
 /// store.
