@@ -156,7 +156,7 @@ void Executor::prepare(const Segment& segment, std::vector<Prepared>& out) {
       for (int s : l->out) out_types.push_back(plan_.slots[s].type);
       p.kernel = device_.choose(*l->op, l->attrs, in_types, out_types);
       workspace_bytes_ = std::max(workspace_bytes_, p.kernel.workspace_bytes);
-      keep_weight(*l, p.kernel);
+      keep_weights(*l, p.kernel);
       in = &l->in;
       results = &l->out;
     } else if (const auto* c = std::get_if<Collective>(&instruction.what)) {
@@ -207,14 +207,17 @@ void Executor::prepare_zero_states(const Instruction& instruction, Prepared& p) 
   }
 }
 
-/// Lets the device keep the second operand of a launch if it is a state.
-void Executor::keep_weight(const Launch& launch, const KernelChoice& kernel) {
-  if (launch.in.size() < 2 || plan_.slots[root(launch.in[1])].home != Home::kState) return;
-  const Slot& x = plan_.slots[launch.in[0]];
-  const int64_t rows = x.extent >= 0 ? plan_.extents[x.extent].expected
-                       : x.type.shape.empty() ? 1
-                                              : numel(x.type.shape) / std::max<int64_t>(1, x.type.shape.back());
-  owned_bytes_ += device_.keep(kernel, tensor(launch.in[1]), rows);
+/// Lets the device keep the operands of a launch that are states.
+void Executor::keep_weights(const Launch& launch, const KernelChoice& kernel) {
+  if (launch.out.empty()) return;
+  const Slot& y = plan_.slots[launch.out[0]];
+  const int64_t rows = y.extent >= 0 ? plan_.extents[y.extent].expected
+                       : y.type.shape.empty() ? 1
+                                              : numel(y.type.shape) / std::max<int64_t>(1, y.type.shape.back());
+  for (size_t i = 0; i < launch.in.size(); ++i) {
+    if (plan_.slots[root(launch.in[i])].home == Home::kState)
+      owned_bytes_ += device_.keep(kernel, launch.attrs, i, tensor(launch.in[i]), rows);
+  }
 }
 
 void Executor::run(const std::string& name) {

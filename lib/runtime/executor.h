@@ -82,7 +82,7 @@ class Executor {
 
   void prepare(const Segment& segment, std::vector<Prepared>& out);
   void prepare_zero_states(const Instruction& instruction, Prepared& p);
-  void keep_weight(const Launch& launch, const KernelChoice& kernel);
+  void keep_weights(const Launch& launch, const KernelChoice& kernel);
   void issue(const Instruction& instruction, Prepared& p, Lane& lane);
   void launch(const Launch& launch, Prepared& p, Lane& lane);
   void run_collective(const Collective& c, const Prepared& p, int side, Lane& lane);

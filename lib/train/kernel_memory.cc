@@ -39,17 +39,19 @@ KernelMemory kernel_memory(const Plan& plan, Device& device) {
       for (int s : l->out) out.push_back(plan.slots[s].type);
       const KernelChoice kernel = device.choose(*l->op, l->attrs, in, out);
       memory.workspace = std::max(memory.workspace, static_cast<int64_t>(kernel.workspace_bytes));
-      if (in.size() < 2) continue;
-      int weight = l->in[1];
-      while (plan.slots[weight].alias >= 0) weight = plan.slots[weight].alias;
-      if (plan.slots[weight].home != Home::kState) continue;
-      const Slot& x = plan.slots[l->in[0]];
-      const Shape& shape = x.type.shape;
-      const int64_t rows = x.extent >= 0   ? plan.extents[x.extent].expected
+      if (out.empty()) continue;
+      const Slot& y = plan.slots[l->out[0]];
+      const Shape& shape = y.type.shape;
+      const int64_t rows = y.extent >= 0   ? plan.extents[y.extent].expected
                            : shape.empty() ? 1
                                            : numel(shape) / std::max<int64_t>(1, shape.back());
-      const int64_t bytes = device.kept_bytes(kernel, in[1], rows);
-      if (bytes > 0 && kept.insert({weight, kernel.handle}).second) memory.packed += bytes;
+      for (size_t i = 0; i < in.size(); ++i) {
+        int weight = l->in[i];
+        while (plan.slots[weight].alias >= 0) weight = plan.slots[weight].alias;
+        if (plan.slots[weight].home != Home::kState) continue;
+        const int64_t bytes = device.kept_bytes(kernel, l->attrs, i, in[i], rows);
+        if (bytes > 0 && kept.insert({weight, kernel.handle}).second) memory.packed += bytes;
+      }
     }
   }
   return memory;

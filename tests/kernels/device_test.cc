@@ -67,7 +67,7 @@ class KeptWeight : public ::testing::Test {
   static double at(const Tensor& t, int64_t i, int64_t j) {
     return t.as<const float>()[i * t.shape[1] + j];
   }
-  int64_t keep() { return device_->keep(forward_, w_, kM) + device_->keep(back_, w_, kM); }
+  int64_t keep() { return device_->keep(forward_, {}, 1, w_, kM) + device_->keep(back_, {}, 1, w_, kM); }
 
   std::unique_ptr<Device> device_;
   Tensor x_{nullptr, DType::kF32, kX.shape}, w_{nullptr, DType::kF32, kW.shape},
@@ -103,7 +103,7 @@ TEST_F(KeptWeight, SeesEveryWriter) {
 }
 
 TEST_F(KeptWeight, ManyRowsOrGivenBackMemoryKeepNothing) {
-  EXPECT_EQ(device_->keep(forward_, w_, 100000), 0);
+  EXPECT_EQ(device_->keep(forward_, {}, 1, w_, 100000), 0);
   const int64_t bytes = keep();
   ASSERT_TRUE(up_to_date());
   std::byte* old = w_.as<std::byte>();
@@ -119,7 +119,7 @@ TEST(KeptWeights, OnlyWhenAsked) {
   Tensor w{device->allocate(kW.shape[0] * kW.shape[1] * 4, "test"), DType::kF32, kW.shape};
   const KernelChoice kernel =
       device->choose(ops::kMatmul, {}, std::vector{kX, kW}, std::vector{kY});
-  EXPECT_EQ(device->keep(kernel, w, kM), 0);
+  EXPECT_EQ(device->keep(kernel, {}, 1, w, kM), 0);
 }
 
 }  // namespace

@@ -83,6 +83,16 @@ Case& Case::result_of(const Case& other, size_t output, DType dtype) {
   return *this;
 }
 
+Case& Case::kernel_result_of(const Case& other, size_t output) {
+  const Type type = other.op_.infer(other.attrs_, other.in_types())[output];
+  const std::vector<double> values = other.kernel_values(1)[output];
+  Operand& o = append(type.dtype, other.runtime_shape(type));
+  o.type = type;
+  const Tensor t = tensor(o);
+  for (size_t i = 0; i < values.size(); ++i) set_element(t, i, values[i]);
+  return *this;
+}
+
 Case& Case::operand_of(const Case& other, size_t index) {
   operands_.push_back(other.operands_[index]);
   return *this;
@@ -154,13 +164,20 @@ std::vector<std::vector<std::byte>> Case::run(const Kernel& kernel, int threads,
   Guarded workspace(kernel.workspace ? kernel.workspace(attrs_, in_types, out_types, threads) : 0);
   ThreadPool pool(threads);
   LaunchArgs args{attrs_, in, out, workspace.data(), workspace.bytes.size() - 2 * kGuard, pool};
-  Guarded copy(packed ? kernel.packed_floats(in_types) * sizeof(float) : 0);
-  if (packed) {
-    kernel.pack(args, reinterpret_cast<float*>(copy.data()));
-    EXPECT_TRUE(copy.intact()) << kernel.name << " writes outside its packed weight";
-    args.packed = reinterpret_cast<const float*>(copy.data());
-    std::fill(copies[1].begin(), copies[1].end(), std::byte{0xff});
+  std::vector<Guarded> packed_copies;
+  std::vector<const float*> packed_data(in.size());
+  packed_copies.reserve(in.size());
+  for (size_t i = 0; packed && i < in.size(); ++i) {
+    const int64_t floats = kernel.packed_floats(attrs_, in_types[i], i);
+    if (floats == 0) continue;
+    packed_copies.emplace_back(floats * sizeof(float));
+    auto* data = reinterpret_cast<float*>(packed_copies.back().data());
+    kernel.pack(in[i], data, pool);
+    EXPECT_TRUE(packed_copies.back().intact()) << kernel.name << " writes outside its packed weight";
+    packed_data[i] = data;
+    std::fill(copies[i].begin(), copies[i].end(), std::byte{0xff});
   }
+  if (packed) args.packed = packed_data;
   kernel.run(args);
   EXPECT_TRUE(workspace.intact()) << kernel.name << " writes outside its workspace";
   std::vector<std::vector<std::byte>> results;

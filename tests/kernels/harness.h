@@ -37,6 +37,8 @@ class Case {
   Case& floats(Shape shape, std::vector<float> values);
   /// Appends output `output` of the reference of `other` as an operand of dtype `dtype`.
   Case& result_of(const Case& other, size_t output, DType dtype);
+  /// Appends output `output` of the kernel of `other`.
+  Case& kernel_result_of(const Case& other, size_t output);
   /// Appends operand `index` of `other`.
   Case& operand_of(const Case& other, size_t index);
   /// Actual rows of ragged outputs.

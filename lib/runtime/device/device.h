@@ -49,18 +49,19 @@ class Device {
                       std::span<const Tensor> inputs, std::span<Tensor> outputs,
                       std::byte* workspace, Lane& lane) = 0;
 
-  /// Says that launches of `kernel` will read `weight`, whose memory rarely changes, as their
-  /// second operand, with about `rows` rows in the first one. The device may then keep the weight
-  /// as its kernel likes it best from launch to launch; returns the memory it holds for that,
+  /// Says that launches of `kernel` with these attributes will read `weight`, whose memory rarely
+  /// changes, as operand `operand`, for products of about `rows` rows. The device may then keep the
+  /// weight as its kernel likes it best from launch to launch; returns the memory it holds for that,
   /// bytes, 0 if it does not. It sees its own launches and copies write to the weight; of all other
   /// writers changed() must tell.
-  virtual int64_t keep(const KernelChoice& /*kernel*/, const Tensor& /*weight*/, int64_t /*rows*/) {
+  virtual int64_t keep(const KernelChoice& /*kernel*/, const Attrs& /*attrs*/, size_t /*operand*/,
+                       const Tensor& /*weight*/, int64_t /*rows*/) {
     return 0;
   }
   /// What keep() would return for a weight of this type that it does not keep yet; nothing is
   /// allocated.
-  virtual int64_t kept_bytes(const KernelChoice& /*kernel*/, const Type& /*weight*/,
-                             int64_t /*rows*/) const {
+  virtual int64_t kept_bytes(const KernelChoice& /*kernel*/, const Attrs& /*attrs*/,
+                             size_t /*operand*/, const Type& /*weight*/, int64_t /*rows*/) const {
     return 0;
   }
   /// Something other than this device's launches and copies was issued that writes these bytes.

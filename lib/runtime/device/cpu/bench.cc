@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <list>
 #include <utility>
 
 #include "base/error.h"
@@ -109,10 +110,18 @@ KernelTiming time_case(const BenchCase& c, const Kernel& kernel, DType dtype, do
   const auto own = [&] { kernel.run(args); };
   const auto [median, best] = median_and_best(own);
   KernelTiming timing{kernel.name, c.shape, dtype, median, best, 0, 0, 0, launch.bytes};
-  if (kernel.packed_floats) {
-    const Pages packed(kernel.packed_floats(launch.in_types) * sizeof(float));
-    kernel.pack(args, reinterpret_cast<float*>(packed.data()));
-    args.packed = reinterpret_cast<const float*>(packed.data());
+  std::list<Pages> copies;
+  std::vector<const float*> packed(launch.in.size());
+  for (size_t i = 0; kernel.packed_floats && i < launch.in.size(); ++i) {
+    const int64_t floats = kernel.packed_floats(c.attrs, launch.in_types[i], i);
+    if (floats == 0) continue;
+    copies.emplace_back(floats * sizeof(float));
+    auto* data = reinterpret_cast<float*>(copies.back().data());
+    kernel.pack(launch.in[i], data, pool);
+    packed[i] = data;
+  }
+  if (!copies.empty()) {
+    args.packed = packed;
     timing.packed_seconds = median_and_best(own).first;
   }
   if (const auto peer = peer_launch(c.op->name, args)) {

@@ -25,6 +25,14 @@ constexpr size_t kHugePage = size_t{2} << 20;
 /// a copy would only cost memory.
 constexpr int64_t kFewRows = 256;
 
+/// Operands of a launch whose packed copies are looked up.
+constexpr size_t kMostOperands = 16;
+struct Copies {
+  size_t count = 0;
+  std::array<float*, kMostOperands> data{};
+  std::array<bool, kMostOperands> stale{};
+};
+
 class CpuDevice : public Device {
  public:
   explicit CpuDevice(const CpuOptions& options) : options_(options), pool_(options.threads) {
@@ -98,13 +106,16 @@ class CpuDevice : public Device {
               std::span<const Tensor> inputs, std::span<Tensor> outputs, std::byte* workspace,
               Lane& lane) override {
     const auto* kernel = static_cast<const cpu::Kernel*>(choice.handle);
-    cpu::PackedWeights::Copy* copy = nullptr;
+    Copies copies;
     // One lane runs what it gets in order, so what is fresh at issue is packed when it runs.
     if (kernel && kernel->packed_floats && &lane == lanes_[0].get()) {
-      copy = packed_.find(*kernel, inputs[1]);
+      copies.count = std::min(inputs.size(), kMostOperands);
+      for (size_t i = 0; i < copies.count; ++i) {
+        cpu::PackedWeights::Copy* copy = packed_.find(*kernel, inputs[i]);
+        copies.data[i] = copy ? copy->data : nullptr;
+        copies.stale[i] = copy && !std::exchange(copy->fresh, true);
+      }
     }
-    const float* packed = copy ? copy->data : nullptr;
-    const bool stale = copy && !std::exchange(copy->fresh, true);
     for (const Tensor& t : outputs) packed_.changed(t.data, static_cast<size_t>(t.bytes()));
     if (choice.body) {
       const auto* body = static_cast<const cpu::Together*>(choice.body.get());
@@ -113,26 +124,31 @@ class CpuDevice : public Device {
       });
       return;
     }
-    host(lane).post([this, kernel, &op, &attrs, inputs, outputs, workspace, packed, stale,
+    host(lane).post([this, kernel, &op, &attrs, inputs, outputs, workspace, copies,
                      bytes = choice.workspace_bytes] {
       if (!kernel) return op.reference(attrs, inputs, outputs);
-      const cpu::LaunchArgs args{attrs, inputs, outputs, workspace, bytes, pool_, packed};
-      if (stale) kernel->pack(args, const_cast<float*>(packed));
-      kernel->run(args);
+      for (size_t i = 0; i < copies.count; ++i) {
+        if (copies.stale[i]) kernel->pack(inputs[i], copies.data[i], pool_);
+      }
+      kernel->run({attrs, inputs, outputs, workspace, bytes, pool_,
+                   {copies.data.data(), copies.count}});
     });
   }
 
-  int64_t kept_bytes(const KernelChoice& choice, const Type& weight, int64_t rows) const override {
+  int64_t kept_bytes(const KernelChoice& choice, const Attrs& attrs, size_t operand,
+                     const Type& weight, int64_t rows) const override {
     const auto* kernel = static_cast<const cpu::Kernel*>(choice.handle);
-    if (!options_.keep_packed || !kernel || !kernel->packed_floats) return 0;
+    if (!options_.keep_packed || !kernel || !kernel->packed_floats || operand >= kMostOperands)
+      return 0;
     const int64_t products = weight.shape.size() == 3 ? weight.shape[0] : 1;
-    if (numel(weight.shape) == 0 || rows > kFewRows * products) return 0;
-    const std::vector<Type> types = {{}, weight};
-    return static_cast<int64_t>(kernel->packed_floats(types) * sizeof(float));
+    if (weight.shape.size() < 2 || numel(weight.shape) == 0 || rows > kFewRows * products) return 0;
+    return kernel->packed_floats(attrs, weight, operand) * static_cast<int64_t>(sizeof(float));
   }
 
-  int64_t keep(const KernelChoice& choice, const Tensor& weight, int64_t rows) override {
-    const int64_t bytes = kept_bytes(choice, {weight.dtype, weight.shape, false}, rows);
+  int64_t keep(const KernelChoice& choice, const Attrs& attrs, size_t operand, const Tensor& weight,
+               int64_t rows) override {
+    const int64_t bytes =
+        kept_bytes(choice, attrs, operand, {weight.dtype, weight.shape, false}, rows);
     const auto* kernel = static_cast<const cpu::Kernel*>(choice.handle);
     if (bytes == 0 || packed_.keeps(*kernel, weight)) return 0;
     packed_.keep(*kernel, weight,

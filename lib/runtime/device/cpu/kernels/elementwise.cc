@@ -8,7 +8,7 @@
 #define HWY_TARGET_INCLUDE "runtime/device/cpu/kernels/elementwise.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "runtime/device/cpu/kernels/simd-inl.h"
+#include "runtime/device/cpu/kernels/gated-inl.h"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
@@ -65,14 +65,6 @@ void sum_range(std::span<const Tensor> in, const Tensor& y, int64_t begin, int64
   }
 }
 
-HWY_INLINE Sigmoid sigmoid_for(const float*, VF x) { return sigmoid(x); }
-HWY_INLINE Sigmoid sigmoid_for(const uint16_t*, VF x) { return quick_sigmoid(x); }
-
-template <class T>
-HWY_INLINE VF gated(const T* t, VF gate, VF up) {
-  return hn::Mul(hn::Mul(gate, sigmoid_for(t, gate).value), up);
-}
-
 void swiglu_loop(const float* gate, const float* up, float* y, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; i += lanes())
     store(gated(y, load(gate + i, end - i), load(up + i, end - i)), y + i, end - i);
@@ -92,17 +84,6 @@ void swiglu_range(const Tensor& gate, const Tensor& up, const Tensor& y, int64_t
     swiglu_loop(gate.as<const float>(), up.as<const float>(), y.as<float>(), begin, end);
   else
     swiglu_loop(gate.as<const uint16_t>(), up.as<const uint16_t>(), y.as<uint16_t>(), begin, end);
-}
-
-/// What silu(gate) and its slope are made of: silu' = s + silu (1 - s).
-struct Gate {
-  VF silu, slope;
-};
-template <class T>
-HWY_INLINE Gate gate_of(const T* t, VF gate) {
-  const Sigmoid s = sigmoid_for(t, gate);
-  const VF silu = hn::Mul(gate, s.value);
-  return {silu, hn::MulAdd(silu, s.rest, s.value)};
 }
 
 template <class T>

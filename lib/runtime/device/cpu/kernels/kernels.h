@@ -20,8 +20,12 @@ struct LaunchArgs {
   std::byte* workspace;
   size_t workspace_bytes;
   ThreadPool& pool;
-  /// The second operand, a weight, as the kernel's `pack` left it. Null: as it is.
-  const float* packed = nullptr;
+  /// By operand: a weight as the kernel's `pack` left it. Null, or none at all: as it is.
+  std::span<const float* const> packed = {};
+
+  const float* packed_copy(size_t operand) const {
+    return operand < packed.size() ? packed[operand] : nullptr;
+  }
 };
 
 /// One kernel. Its result is bit-identical for any number of threads and any timing.
@@ -33,10 +37,10 @@ struct Kernel {
   size_t (*workspace)(const Attrs&, std::span<const Type> in, std::span<const Type> out,
                       int threads);
   void (*run)(const LaunchArgs&);
-  /// Floats of a packed copy of the second operand, which run() can use instead. Null: it has no
-  /// use for one. Its results are the same bits with and without.
-  int64_t (*packed_floats)(std::span<const Type> in) = nullptr;
-  void (*pack)(const LaunchArgs&, float* out) = nullptr;
+  /// Floats of a packed copy of operand `operand`, which run() can use instead; 0: it has no use for
+  /// one, as it has for none where this is null. Its results are the same bits with and without.
+  int64_t (*packed_floats)(const Attrs&, const Type& weight, size_t operand) = nullptr;
+  void (*pack)(const Tensor& weight, float* out, ThreadPool& pool) = nullptr;
 };
 
 /// All kernels, for each op the most special first: take the first that accepts.

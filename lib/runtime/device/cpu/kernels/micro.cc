@@ -23,19 +23,30 @@ namespace HWY_NAMESPACE {
 // Steps of k between two rounds of prefetching: one cache line of an A row read in place.
 constexpr int64_t kPrefetchStep = 16;
 
-template <int MR, int NV>
-HWY_INLINE void tile_steps(int64_t k, const float* HWY_RESTRICT a, int64_t rs, int64_t cs,
-                           const float* HWY_RESTRICT b, int64_t ldb,
-                           hn::Vec<hn::ScalableTag<float>> (&acc)[MR][NV]) {
+/// Rows of A a stride apart, or anywhere. at(i, p): word p of row i.
+struct Strided {
+  const float* a;
+  int64_t rs, cs;
+  HWY_INLINE float at(int64_t i, int64_t p) const { return a[i * rs + p * cs]; }
+};
+template <int MR>
+struct Gathered {
+  const float* rows[MR];
+  HWY_INLINE float at(int64_t i, int64_t p) const { return rows[i][p]; }
+};
+
+template <int MR, int NV, class A>
+HWY_INLINE void tile_steps(int64_t begin, int64_t end, const A& a, const float* HWY_RESTRICT b,
+                           int64_t ldb, hn::Vec<hn::ScalableTag<float>> (&acc)[MR][NV]) {
   const hn::ScalableTag<float> d;
   const int64_t width = lanes();
-  for (int64_t p = 0; p < k; ++p) {
+  for (int64_t p = begin; p < end; ++p) {
     hn::Vec<decltype(d)> vb[NV];
 #pragma GCC unroll 4
     for (int j = 0; j < NV; ++j) vb[j] = hn::LoadU(d, b + p * ldb + j * width);
 #pragma GCC unroll 6
     for (int i = 0; i < MR; ++i) {
-      const auto va = hn::Set(d, a[i * rs + p * cs]);
+      const auto va = hn::Set(d, a.at(i, p));
 #pragma GCC unroll 4
       for (int j = 0; j < NV; ++j) acc[i][j] = hn::MulAdd(va, vb[j], acc[i][j]);
     }
@@ -43,40 +54,71 @@ HWY_INLINE void tile_steps(int64_t k, const float* HWY_RESTRICT a, int64_t rs, i
 }
 
 template <int MR, int NV>
-void tile(int64_t k, const void* a_words, int64_t rs, int64_t cs, const void* b_words, int64_t ldb,
-          float* HWY_RESTRICT c, int64_t ldc, bool accumulate) {
-  const hn::ScalableTag<float> d;
-  const int64_t width = lanes();
-  const float* a = static_cast<const float*>(a_words);
-  const float* b = static_cast<const float*>(b_words);
-  hn::Vec<decltype(d)> acc[MR][NV];
+HWY_INLINE void begin_tile(const float* c, int64_t ldc,
+                           hn::Vec<hn::ScalableTag<float>> (&acc)[MR][NV]) {
 #pragma GCC unroll 6
   for (int i = 0; i < MR; ++i) {
 #pragma GCC unroll 4
     for (int j = 0; j < NV; ++j) {
       // C is touched at the end: by then it has arrived.
-      hwy::Prefetch(c + i * ldc + j * width);
-      acc[i][j] = hn::Zero(d);
+      hwy::Prefetch(c + i * ldc + j * lanes());
+      acc[i][j] = hn::Zero(hn::ScalableTag<float>());
     }
   }
+}
+
+template <int MR, int NV>
+HWY_INLINE void end_tile(const hn::Vec<hn::ScalableTag<float>> (&acc)[MR][NV],
+                         float* HWY_RESTRICT c, int64_t ldc, bool accumulate) {
+  const hn::ScalableTag<float> d;
+#pragma GCC unroll 6
+  for (int i = 0; i < MR; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < NV; ++j) {
+      float* to = c + i * ldc + j * lanes();
+      hn::StoreU(accumulate ? hn::Add(hn::LoadU(d, to), acc[i][j]) : acc[i][j], d, to);
+    }
+  }
+}
+
+template <int MR, int NV>
+void tile(int64_t k, const void* a_words, int64_t rs, int64_t cs, const void* b_words, int64_t ldb,
+          float* HWY_RESTRICT c, int64_t ldc, bool accumulate) {
+  const float* a = static_cast<const float*>(a_words);
+  const float* b = static_cast<const float*>(b_words);
+  hn::Vec<hn::ScalableTag<float>> acc[MR][NV];
+  begin_tile<MR, NV>(c, ldc, acc);
   int64_t p = 0;
   if (cs == 1) {
     // The rows of the next tile are new streams to the hardware prefetcher: ask for them early.
     for (; p + kPrefetchStep <= k; p += kPrefetchStep) {
 #pragma GCC unroll 6
       for (int i = 0; i < MR; ++i) hwy::Prefetch(a + (MR + i) * rs + p);
-      tile_steps<MR, NV>(kPrefetchStep, a + p, rs, 1, b + p * ldb, ldb, acc);
+      tile_steps<MR, NV>(0, kPrefetchStep, Strided{a + p, rs, 1}, b + p * ldb, ldb, acc);
     }
   }
-  tile_steps<MR, NV>(k - p, a + p * cs, rs, cs, b + p * ldb, ldb, acc);
+  tile_steps<MR, NV>(0, k - p, Strided{a + p * cs, rs, cs}, b + p * ldb, ldb, acc);
+  end_tile<MR, NV>(acc, c, ldc, accumulate);
+}
+
+template <int MR, int NV>
+void gathered_tile(int64_t k, const void* a_rows, int64_t, int64_t, const void* b_words,
+                   int64_t ldb, float* HWY_RESTRICT c, int64_t ldc, bool accumulate) {
+  const float* const* next = static_cast<const float* const*>(a_rows) + MR;
+  const float* b = static_cast<const float*>(b_words);
+  Gathered<MR> a;
 #pragma GCC unroll 6
-  for (int i = 0; i < MR; ++i) {
-#pragma GCC unroll 4
-    for (int j = 0; j < NV; ++j) {
-      float* to = c + i * ldc + j * width;
-      hn::StoreU(accumulate ? hn::Add(hn::LoadU(d, to), acc[i][j]) : acc[i][j], d, to);
-    }
+  for (int i = 0; i < MR; ++i) a.rows[i] = static_cast<const float* const*>(a_rows)[i];
+  hn::Vec<hn::ScalableTag<float>> acc[MR][NV];
+  begin_tile<MR, NV>(c, ldc, acc);
+  int64_t p = 0;
+  for (; p + kPrefetchStep <= k; p += kPrefetchStep) {
+#pragma GCC unroll 6
+    for (int i = 0; i < MR; ++i) hwy::Prefetch(next[i] + p);
+    tile_steps<MR, NV>(p, p + kPrefetchStep, a, b, ldb, acc);
   }
+  tile_steps<MR, NV>(p, k, a, b, ldb, acc);
+  end_tile<MR, NV>(acc, c, ldc, accumulate);
 }
 
 HWY_INLINE float to_word(float x) { return x; }
@@ -328,8 +370,9 @@ void round_tile(const float* tile, int64_t ld, int64_t rows, int64_t cols, uint1
 }
 
 template <int MR, int... NV>
-void fill_row(MicroKernel* row, std::integer_sequence<int, NV...>) {
-  ((row[NV] = &tile<MR, NV + 1>), ...);
+void fill_row(MicroSet& set, std::integer_sequence<int, NV...>) {
+  ((set.kernel[MR - 1][NV] = &tile<MR, NV + 1>), ...);
+  ((set.gathered[MR - 1][NV] = &gathered_tile<MR, NV + 1>), ...);
 }
 
 MicroSet make_set(bool convert) {
@@ -344,12 +387,12 @@ MicroSet make_set(bool convert) {
   set.vectors = kVectors;
   set.convert = convert;
   using Sequence = std::make_integer_sequence<int, kVectors>;
-  fill_row<1>(set.kernel[0], Sequence());
-  fill_row<2>(set.kernel[1], Sequence());
-  fill_row<3>(set.kernel[2], Sequence());
-  fill_row<4>(set.kernel[3], Sequence());
-  fill_row<5>(set.kernel[4], Sequence());
-  fill_row<6>(set.kernel[5], Sequence());
+  fill_row<1>(set, Sequence());
+  fill_row<2>(set, Sequence());
+  fill_row<3>(set, Sequence());
+  fill_row<4>(set, Sequence());
+  fill_row<5>(set, Sequence());
+  fill_row<6>(set, Sequence());
   set.pack = convert ? PackFns{&pack_rows<uint16_t>, &pack_transposed_bf16, &pack_tiles<uint16_t>}
                      : PackFns{&pack_rows<float>, &pack_transposed_f32, &pack_tiles<float>};
   set.round = &round_tile;
@@ -372,7 +415,7 @@ const MicroSet& bf16_dot_set() {
     s.lanes = 16;
     s.vectors = kMaxTileVectors;
     s.pair = 2;
-    get_bf16_dot_kernels(s.kernel);
+    get_bf16_dot_kernels(s);
     s.pack = {&pack_rows_pairs, &pack_transposed_pairs, &pack_tiles_pairs};
     s.round = &round_tile;
     return s;

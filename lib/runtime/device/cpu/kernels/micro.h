@@ -46,6 +46,9 @@ struct MicroSet {
   int pair = 1;          ///< elements of k per word: 1, or 2 for the bf16 dot
   bool convert = false;  ///< operands are bf16 and packing turns them into floats
   MicroKernel kernel[kTileRows][kMaxTileVectors] = {};
+  /// The same for rows of A that stand anywhere: `a` is an array of 2 * kTileRows pointers to words,
+  /// the tile's rows and those asked for next, as many as it has; rs and cs are not used.
+  MicroKernel gathered[kTileRows][kMaxTileVectors] = {};
   PackFns pack;
   /// Rounds a float tile to bf16: out[i * ldo + j] = tile[i * ld + j].
   void (*round)(const float* tile, int64_t ld, int64_t rows, int64_t cols, uint16_t* out,
@@ -61,7 +64,7 @@ const MicroSet& micro_set(DType operands, bool dot = true);
 
 /// True when this build and CPU have the bf16 dot instruction.
 bool bf16_dot_supported();
-/// Fills `kernel` with the bf16 dot kernels (lanes 16, 4 vectors); only if supported.
-void get_bf16_dot_kernels(MicroKernel kernel[kTileRows][kMaxTileVectors]);
+/// Fills in the bf16 dot kernels (lanes 16, 4 vectors); only if supported.
+void get_bf16_dot_kernels(MicroSet& set);
 
 }  // namespace moetrain::cpu

@@ -1,0 +1,103 @@
+// Packs the operands of a block as words, and asks for the memory of the next one beforehand.
+#include <cstring>
+
+#include "runtime/device/cpu/kernels/gemm_parts.h"
+
+namespace moetrain::cpu::products {
+
+void pack_a(const Form& f, const Segment& s, int64_t i0, int64_t rows, float* out) {
+  const Gemm& g = s.g[0];
+  out += s.a_at;
+  if (s.cs != 1) {
+    f.set->pack.tiles(element(g.a, f.operands, s.p0 * g.lda + i0), g.lda, s.k, rows, out, s.pitch);
+    return;
+  }
+  for (int64_t i = 0; i < rows; ++i, out += s.words) {
+    const void* from = element(g.a, f.operands, g.a_rows(i0 + i) * g.lda + s.p0);
+    if (f.set->pair == 1) {
+      f.set->pack.rows(from, 0, 1, s.k, s.k, out, s.k);
+      continue;
+    }
+    uint16_t* to = reinterpret_cast<uint16_t*>(out);
+    std::memcpy(to, from, static_cast<size_t>(s.k) * 2);
+    if (s.k % 2) to[s.k] = 0;
+  }
+}
+
+void pack_panel(const MicroSet& set, const Gemm& g, DType operands, int64_t p0, int64_t k,
+                int64_t j, int64_t cols, float* panel, int64_t width) {
+  const int64_t pad = ceil_div(cols, set.lanes) * set.lanes;
+  if (g.b_transposed)
+    return set.pack.transposed(element(g.b, operands, j * g.ldb + p0), g.ldb, k, cols, pad, panel,
+                               width);
+  if (!g.b_rows.slots)
+    return set.pack.rows(element(g.b, operands, p0 * g.ldb + j), g.ldb, k, cols, pad, panel, width);
+  // Any two rows are some distance apart.
+  for (int64_t p = p0; p < p0 + k; p += set.pair, panel += width) {
+    const int64_t n = std::min<int64_t>(set.pair, p0 + k - p), row = g.b_rows(p);
+    const int64_t distance = n > 1 ? (g.b_rows(p + 1) - row) * g.ldb : 0;
+    set.pack.rows(element(g.b, operands, row * g.ldb + j), distance, n, cols, pad, panel, width);
+  }
+}
+
+void Ahead::add(const void* from, int64_t pitch, RowSource rows, int64_t begin, int64_t end,
+                int64_t bytes) {
+  if (begin >= end || bytes <= 0) return;
+  regions_[count_++] = {static_cast<const std::byte*>(from), rows, pitch, begin, end, bytes};
+  lines_ += (end - begin) * (ceil_div(bytes, 64) + 1);
+}
+
+void Ahead::add_b(const Form& f, const Task& t, const Block& block, int64_t piece, int64_t pieces) {
+  const int64_t size = static_cast<int64_t>(size_of(f.operands)), n = t.n1 - t.n0;
+  for (int i = 0; i < block.count; ++i) {
+    const Segment& s = block.segments[i];
+    for (int64_t side = 0; side < f.sides; ++side) {
+      const Gemm& g = s.g[side];
+      if (g.packed_b) continue;
+      auto share = [&](int64_t rows) { return std::pair(rows * piece / pieces, rows * (piece + 1) / pieces); };
+      const auto [begin, end] = share(g.b_transposed ? n : s.k);
+      if (g.b_transposed)
+        add(element(g.b, f.operands, t.n0 * g.ldb + s.p0), g.ldb * size, {}, begin, end, s.k * size);
+      else
+        add(element(g.b, f.operands, t.n0), g.ldb * size, g.b_rows, s.p0 + begin, s.p0 + end,
+            n * size);
+    }
+  }
+}
+
+void Ahead::add_a(const Form& f, const Block& block, int64_t i, int64_t end) {
+  const int64_t size = static_cast<int64_t>(size_of(f.operands));
+  for (int n = 0; n < block.count; ++n) {
+    const Segment& s = block.segments[n];
+    if (s.cs == 1) continue;  // whole rows: the hardware asks for them
+    add(element(s.g[0].a, f.operands, i), s.g[0].lda * size, {}, s.p0, s.p0 + s.k,
+        std::min(kPackRows, end - i) * size);
+  }
+}
+
+void Ahead::begin_row() {
+  if (at_ == count_) return;
+  const Region& r = regions_[at_];
+  const uintptr_t row = reinterpret_cast<uintptr_t>(r.base + r.rows(r.next) * r.pitch);
+  line_ = row & ~uintptr_t{63}, line_end_ = row + static_cast<uintptr_t>(r.bytes);
+}
+
+void Ahead::begin(int64_t turns) {
+  at_ = 0;
+  turns = std::max<int64_t>(1, turns);
+  // Many at once would only wait for one another: where turns are few, asking does not pay.
+  per_turn_ = lines_ > kMostLines * turns ? 0 : ceil_div(lines_, turns);
+  begin_row();
+}
+
+void Ahead::turn() {
+  for (int64_t i = 0; i < per_turn_ && at_ < count_; ++i) {
+    __builtin_prefetch(reinterpret_cast<const void*>(line_), 0, 2);
+    line_ += 64;
+    if (line_ < line_end_) continue;
+    if (++regions_[at_].next == regions_[at_].end) ++at_;
+    begin_row();
+  }
+}
+
+}  // namespace moetrain::cpu::products
