@@ -1,12 +1,12 @@
 // What forward and backward attention share: sizes, visible key ranges, packed operands.
 #pragma once
 
-#include <algorithm>
 #include <span>
 
 #include "runtime/device/cpu/kernels/attention_rows.h"
 #include "runtime/device/cpu/kernels/families.h"
 #include "runtime/device/cpu/kernels/micro.h"
+#include "runtime/device/cpu/kernels/tiles.h"
 
 namespace moetrain::cpu {
 
@@ -24,13 +24,6 @@ struct AttentionSizes {
 
   static constexpr int64_t kLongestVector = 16;
 };
-
-/// Columns of each panel when `n` columns are cut into the fewest panels: about equal ones, since
-/// narrow tiles are slower.
-inline int64_t panel_cols(const MicroSet& set, int64_t n) {
-  const int64_t vectors = ceil_div(n, set.lanes);
-  return ceil_div(vectors, ceil_div(vectors, set.vectors)) * set.lanes;
-}
 
 AttentionSizes attention_sizes(const Attrs& attrs, const Shape& q, const Shape& kv,
                                const Shape& kr);
@@ -55,42 +48,6 @@ struct RowsOperand {
 
 /// Queries of the largest block: the contraction length of the gradients of keys and values.
 constexpr int64_t kMostQueries = 32 * kTileRows;
-
-/// Asks for the cache lines of rows a few at a time while tiles run: rows of one head lie apart,
-/// and no hardware prefetcher follows them.
-class RowsAhead {
- public:
-  /// `rows` rows of `bytes` bytes, `pitch` bytes apart.
-  void add(const std::byte* from, int64_t pitch, int64_t rows, int64_t bytes) {
-    if (rows <= 0 || count_ == kMostPieces) return;
-    pieces_[count_++] = {from, pitch, rows, bytes};
-    rows_ += rows;
-  }
-  /// Cuts all of it into about `turns` parts.
-  void spread(int64_t turns) {
-    constexpr int64_t kMostRows = 8;  // more at once would only wait for one another
-    per_turn_ = std::min(kMostRows, ceil_div(rows_, std::max<int64_t>(1, turns)));
-  }
-  void turn() {
-    for (int64_t i = 0; i < per_turn_ && current_ < count_; ++i) {
-      Piece& p = pieces_[current_];
-      for (int64_t byte = 0; byte < p.bytes; byte += 64) __builtin_prefetch(p.row + byte, 0, 2);
-      __builtin_prefetch(p.row + p.bytes - 1, 0, 2);
-      p.row += p.pitch;
-      if (--p.rows == 0) ++current_;
-    }
-  }
-
- private:
-  static constexpr int kMostPieces = 8;
-  struct Piece {
-    const std::byte* row;
-    int64_t pitch, rows, bytes;
-  };
-  Piece pieces_[kMostPieces];
-  int count_ = 0, current_ = 0;
-  int64_t rows_ = 0, per_turn_ = 0;
-};
 
 /// What the queries of one block see, per query and per vector; queries behind the last see
 /// nothing.

@@ -13,6 +13,7 @@
 #define HWY_TARGET_INCLUDE "runtime/device/cpu/kernels/attention_rows.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "runtime/device/cpu/kernels/pairs-inl.h"
 #include "runtime/device/cpu/kernels/simd-inl.h"
 // clang-format on
 
@@ -154,28 +155,6 @@ HWY_INLINE Gradient gradient_of(const GradientTile& t, const Query& q, VF power,
   return {p, ds};
 }
 
-/// Stores a and b, values of two keys: each to its own row, and paired if there are `pairs`.
-HWY_INLINE void store_keys(VF a, VF b, float* row, int64_t step, uint32_t*) {
-  store(a, row), store(b, row + step);
-}
-HWY_INLINE void store_keys(VF a, VF b, uint16_t* row, int64_t step, uint32_t* pairs) {
-#if HWY_TARGET == HWY_AVX3
-  // Only with the bf16 instructions are there results in bf16.
-  __m512i both;
-  asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(both) : "v"(a.raw), "v"(b.raw));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(row), _mm512_castsi512_si256(both));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(row + step), _mm512_extracti64x4_epi64(both, 1));
-  if (!pairs) return;
-  alignas(64) static constexpr uint16_t kOrder[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
-                                                      21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
-                                                      11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  _mm512_storeu_si512(pairs, _mm512_permutexvar_epi16(_mm512_load_si512(kOrder), both));
-#else
-  store(a, row), store(b, row + step);
-  if (pairs) store_two(Two{a, b}, reinterpret_cast<uint16_t*>(pairs));
-#endif
-}
-
 template <bool kMasked, class T>
 HWY_INLINE void gradient_vector(const GradientTile& t, const Query& q, VF power, int64_t c) {
   T *p = static_cast<T*>(t.p) + c, *ds = static_cast<T*>(t.ds) + c;
@@ -185,8 +164,8 @@ HWY_INLINE void gradient_vector(const GradientTile& t, const Query& q, VF power,
   for (; r + 2 <= t.keys; r += 2, p += 2 * step, ds += 2 * step) {
     const Gradient a = gradient_of<kMasked>(t, q, power, r, c, p);
     const Gradient b = gradient_of<kMasked>(t, q, power, r + 1, c, p);
-    store_keys(a.p, b.p, p, step, nullptr);
-    store_keys(a.ds, b.ds, ds, step, pairs);
+    store_rows(a.p, b.p, p, step, nullptr);
+    store_rows(a.ds, b.ds, ds, step, pairs);
     if (sizeof(T) == 2) pairs += t.pairs_pitch;
   }
   if (r < t.keys) {

@@ -9,6 +9,7 @@
 #define HWY_TARGET_INCLUDE "runtime/device/cpu/kernels/vocab_rows.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "runtime/device/cpu/kernels/pairs-inl.h"
 #include "runtime/device/cpu/kernels/simd-inl.h"
 // clang-format on
 
@@ -16,32 +17,45 @@ HWY_BEFORE_NAMESPACE();
 namespace moetrain::cpu {
 namespace HWY_NAMESPACE {
 
-void exponentials(float* block, int64_t rows, int64_t cols, float* maximum, float* sum) {
+void exponentials(float* block, int64_t pitch, int64_t rows, int64_t cols, float* maximum,
+                  float* sum) {
   const VF log2e = set1(kLog2E);
   for (int64_t c = 0; c < cols; c += lanes()) {
     VF top = load(block + c);
-    for (int64_t r = 1; r < rows; ++r) top = hn::Max(top, load(block + r * cols + c));
+    for (int64_t r = 1; r < rows; ++r) top = hn::Max(top, load(block + r * pitch + c));
     VF total = set1(0.0f);
     for (int64_t r = 0; r < rows; ++r) {
-      const VF e = exp2_below(hn::Mul(log2e, hn::Sub(load(block + r * cols + c), top)));
+      const VF e = exp2_below(hn::Mul(log2e, hn::Sub(load(block + r * pitch + c), top)));
       total = hn::Add(total, e);
-      store(e, block + r * cols + c);
+      store(e, block + r * pitch + c);
     }
     store(top, maximum + c);
     store(total, sum + c);
   }
 }
 
-void scale_columns(float* block, int64_t rows, int64_t cols, const float* factor) {
+void gradients(float* block, int64_t pitch, int64_t rows, int64_t cols, const float* factor,
+               uint16_t* rounded, int64_t rounded_pitch) {
   for (int64_t c = 0; c < cols; c += lanes()) {
     const VF f = load(factor + c);
-    for (int64_t r = 0; r < rows; ++r)
-      store(hn::Mul(f, load(block + r * cols + c)), block + r * cols + c);
+    for (int64_t r = 0; r < rows; r += 2) {
+      float* at = block + r * pitch + c;
+      const bool two = r + 1 < rows;
+      const VF a = hn::Mul(f, load(at)), b = two ? hn::Mul(f, load(at + pitch)) : set1(0.0f);
+      if (rounded) {
+        // The pairs overwrite a row that has been read: r / 2 is at most r.
+        uint32_t* pairs = reinterpret_cast<uint32_t*>(block + r / 2 * pitch + c);
+        store_rows(a, b, rounded + r * rounded_pitch + c, rounded_pitch, pairs);
+      } else {
+        store(a, at);
+        if (two) store(b, at + pitch);
+      }
+    }
   }
 }
 
 const VocabRows& vocab_rows_here() {
-  static constexpr VocabRows kRows{&exponentials, &scale_columns};
+  static constexpr VocabRows kRows{&exponentials, &gradients};
   return kRows;
 }
 
