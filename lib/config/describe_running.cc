@@ -56,6 +56,10 @@ Fields describe(DataConfig& c) {
 Fields describe(FusionConfig& c) {
   return {
       row("accumulate", &c.accumulate, "weight-gradient products add into the gradient sums"),
+      row("projections", &c.projections,
+          "products of one input become one, their input and weight gradients too"),
+      row("swiglu", &c.swiglu, "the activation is computed by the products around it"),
+      row("gather", &c.gather, "experts read token rows where they stand"),
       row("norm_residual", &c.norm_residual, "norms take over the residual sums next to them"),
       row("rope_split", &c.rope_split,
           "rotary embedding takes over the split, concatenation, casts and copies around it"),

@@ -49,6 +49,9 @@ inline const std::vector<std::string> kRecomputeNames = {"none", "selective", "f
 /// The fusion passes one by one (lib/compile/fuse).
 struct FusionConfig {
   bool accumulate = true;
+  bool projections = true;
+  bool swiglu = true;
+  bool gather = true;
   bool norm_residual = true;
   bool rope_split = true;
   bool adamw_copy = true;

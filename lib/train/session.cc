@@ -88,6 +88,9 @@ CompileRequest compile_request(const Config& config, const Graph& graph, int ran
   request.fusion = config.compute.fusion;
   const FusionConfig& passes = config.compute.fusion_passes;
   for (const auto& [name, on] : {std::pair{"accumulate", passes.accumulate},
+                                 {"projections", passes.projections},
+                                 {"swiglu", passes.swiglu},
+                                 {"gather", passes.gather},
                                  {"norm_residual", passes.norm_residual},
                                  {"rope_split", passes.rope_split},
                                  {"adamw_copy", passes.adamw_copy},

@@ -3,9 +3,12 @@
 
 #include "compile/fuse/accumulate.h"
 #include "compile/fuse/adamw_copy.h"
+#include "compile/fuse/gather.h"
 #include "compile/fuse/norm_residual.h"
+#include "compile/fuse/projections.h"
 #include "compile/fuse/rope_split.h"
 #include "compile/fuse/side_by_side.h"
+#include "compile/fuse/swiglu.h"
 
 namespace moetrain {
 
@@ -23,6 +26,9 @@ LocalGraph accumulate(const LocalGraph& local, FusionReport& report) {
 
 constexpr FusionPass kPasses[] = {
     {"accumulate", &accumulate},
+    {"projections", &fuse_projections},
+    {"swiglu", &fuse_swiglu},
+    {"gather", &fuse_gather},
     {"norm_residual", &fuse_norm_residual},
     {"rope_split", &fuse_rope_split},
     {"adamw_copy", &fuse_adamw_copy},

@@ -36,7 +36,9 @@ class ProjectionsPass {
         users_(users_of(local.graph)), report_(report) {
     collectives_.push_back(0);
     for (const Node& node : old_.nodes) {
-      collectives_.push_back(collectives_.back() + (ops::is_collective(*node.op) ? 1 : 0));
+      const bool collective = ops::is_collective(*node.op);
+      collectives_.push_back(collectives_.back() + (collective ? 1 : 0));
+      if (collective && node.tag.phase == Phase::kBackward) backward_transfers_.insert(node.tag.stage);
     }
   }
 
@@ -114,7 +116,9 @@ class ProjectionsPass {
     if (first.op == &ops::kMatmul || first.op == &ops::kGroupedMatmul) {
       return activation_of(group[0]) == activation_of(other) && there_before(node.inputs[1], group[0]);
     }
-    // The weight gradients are made at the last one's place, so nobody may read one before.
+    // Weight gradients fill the time of transfers of their pass: the smaller, the better they fit.
+    if (backward_transfers_.count(node.tag.stage)) return false;
+    // They are made at the last one's place, so nobody may read one before.
     for (int earlier : group) {
       for (int user : users_[earlier]) {
         if (user <= other) return false;
@@ -254,7 +258,8 @@ class ProjectionsPass {
   const std::map<Value, int> readers_;
   const std::vector<std::vector<int>> users_;
   FusionReport& report_;
-  std::vector<int> collectives_;  // before each node
+  std::vector<int> collectives_;      // before each node
+  std::set<int> backward_transfers_;  // stages whose backward pass has collectives
   std::map<int, std::vector<Merge>> made_at_;
   std::map<int, Merge> sums_;
   std::map<int, Value> products_;  // by sum
