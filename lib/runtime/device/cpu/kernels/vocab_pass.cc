@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kBlockRows = 192;
 /// Floats of logits one chunk of tokens may have: 16 MB, and tokens it has at most.
 constexpr int64_t kChunkFloats = 4 << 20;
-constexpr int64_t kChunkTokens = 256;
+constexpr int64_t kChunkTokens = 384;
 
 int64_t chunk_tokens(int64_t vocab) {
   const int64_t fit = kChunkFloats / std::max<int64_t>(1, vocab) / kMaxTileCols * kMaxTileCols;
