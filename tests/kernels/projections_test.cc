@@ -1,9 +1,10 @@
 // Several products of one input as one launch: against the reference, and bit for bit against the
 // kernels they replace.
+#include "ops/projections.h"
+
 #include "kernels/harness.h"
 #include "ops/experts.h"
 #include "ops/matmul.h"
-#include "ops/projections.h"
 #include "ops/rows.h"
 #include "ops/swiglu.h"
 
@@ -21,7 +22,7 @@ struct Size {
 // No multiples of anything, one weight much narrower than the others, rows few enough to read the
 // weights where they stand, k of several blocks (256 packed words, or 2048), more weights than meet
 // in one block, enough rows to be cut into ranges and pieces.
-const Size kSizes[] = {{1, 1, {1, 1}},       {6, 32, {64, 64}},   {7, 33, {65, 1}},
+const Size kSizes[] = {{1, 1, {1, 1}},        {6, 32, {64, 64}},   {7, 33, {65, 1}},
                        {13, 5, {17, 130, 3}}, {33, 70, {16, 9}},   {2, 4200, {3, 5}},
                        {103, 600, {70, 9}},   {8, 64, {96, 32}},   {16, 32, {64, 32, 32}},
                        {48, 32, {32, 160}},   {700, 12, {150, 2}}, {20, 16, {1, 2, 3, 4, 5, 6}},
@@ -271,10 +272,9 @@ TEST_P(Projections, GatherHasTheBitsOfGatheredRows) {
       const int64_t e = static_cast<int64_t>(g.counts.size()), rows = rows_of(g), tokens = 29;
       const std::vector<int32_t> plan = plan_of(g.counts, tokens * 3);
       const int64_t entries = static_cast<int64_t>(plan.size());
-      Case first(ops::kGatherRows, {{"experts", e},
-                                    {"which", int64_t{0}},
-                                    {"capacity", rows + 5},
-                                    {"top_k", int64_t{3}}});
+      Case first(
+          ops::kGatherRows,
+          {{"experts", e}, {"which", int64_t{0}}, {"capacity", rows + 5}, {"top_k", int64_t{3}}});
       first.normal(t, {1, tokens, g.k}).integers({entries}, plan);
       first.integers({1}, {static_cast<int32_t>(rows)}).rows(rows);
 

@@ -8,6 +8,7 @@
 #include "ops/experts.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
+#include "ops/projections.h"
 #include "ops/route.h"
 #include "ops/swiglu.h"
 #include "ops/update.h"
@@ -50,6 +51,35 @@ class Builder {
     add(ops::kGroupedMatmulDw, {{"accumulate", int64_t{1}}},
         {rows_of(t_, e, rows, n), rows_of(t_, e, rows, k), plan, tensor(DType::kF32, {e, n, k})},
         shape);
+  }
+
+  /// Gate and up of one input, dense (`experts` = 0) or for `each` rows of every expert: forward
+  /// with the activation, both gradients, and the activation's gradient behind the down projection.
+  void gated(int64_t each, int64_t experts, int64_t n, int64_t k) {
+    const bool grouped = experts > 0;
+    const int64_t rows = grouped ? each * experts : each;
+    auto wide = [&](int64_t width) {
+      return grouped ? rows_of(t_, experts, rows, width) : tensor(t_, {rows, width});
+    };
+    auto weight = [&](DType t, int64_t out, int64_t in) {
+      return tensor(t, grouped ? Shape{experts, out, in} : Shape{out, in});
+    };
+    std::vector<int32_t> offsets;
+    for (int64_t i = 0; i <= experts; ++i) offsets.push_back(static_cast<int32_t>(i * each));
+    Attrs both{{"count", int64_t{2}}}, act = both, sums = both, one;
+    auto add_planned = [&](const OpDef& op, Attrs attrs, std::vector<BenchOperand> in,
+                           std::vector<BenchOperand> behind = {}) {
+      if (grouped) attrs.set("grouped", int64_t{1});
+      if (grouped) in.push_back(numbers({experts + 1}, offsets));
+      in.insert(in.end(), behind.begin(), behind.end());
+      add(op, attrs, in, cat(grouped ? cat(experts, " x ") : "", each, "x2x", n, "x", k), rows);
+    };
+    act.set("act", std::string("swiglu")), sums.set("accumulate", int64_t{1});
+    const BenchOperand w = weight(t_, n, k), sum = weight(DType::kF32, n, k);
+    add_planned(ops::kProjections, act, {wide(k), w, w});
+    add_planned(ops::kProjectionsDx, both, {wide(n), wide(n), w, w});
+    add_planned(ops::kProjectionsDw, sums, {wide(n), wide(n), wide(k)}, {sum, sum});
+    add_planned(ops::kMatmulDxSwiglu, one, {wide(k), weight(t_, k, n), wide(n), wide(n)});
   }
 
   void attention() {
@@ -175,7 +205,9 @@ std::vector<BenchCase> bench_cases(const BenchKernelOptions& o, DType dtype) {
   for (int64_t each :
        {std::max<int64_t>(1, tokens * o.top_k / o.experts), int64_t{48}, int64_t{8}}) {
     build.grouped(each, o.expert_width, o.hidden);
+    build.gated(each, o.experts, o.expert_width, o.hidden);
   }
+  build.gated(tokens, 0, o.ffn, o.hidden);
   build.attention();
   build.head();
   build.streaming();

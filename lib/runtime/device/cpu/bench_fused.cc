@@ -3,6 +3,7 @@
 #include "runtime/device/cpu/bench_fused.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <list>
 
@@ -16,6 +17,8 @@
 #include "ops/fused_rope.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
+#include "ops/projections.h"
+#include "ops/swiglu.h"
 #include "ops/update.h"
 #include "runtime/device/cpu/bench_memory.h"
 #include "runtime/device/cpu/kernels/kernels.h"
@@ -39,6 +42,7 @@ class FusedBench {
     norms();
     rotations();
     accumulation();
+    products();
     if (t_ == DType::kBF16) update();
     return text_;
   }
@@ -53,12 +57,12 @@ class FusedBench {
     return t;
   }
 
-  /// `ragged`: how many of the first operands are rows of experts.
-  const Step* step(const OpDef& op, Attrs attrs, std::vector<Tensor> in, size_t ragged = 0) {
+  /// `ragged`: bits of the operands that are rows of experts.
+  const Step* step(const OpDef& op, Attrs attrs, std::vector<Tensor> in, unsigned ragged = 0) {
     std::vector<Type> types;
     for (size_t i = 0; i < in.size(); ++i) {
       const Tensor& t = in[i];
-      if (i < ragged)
+      if (ragged >> i & 1)
         types.push_back({t.dtype, {o_.experts, t.rows(), t.cols()}, true});
       else
         types.push_back({t.dtype, t.shape, false});
@@ -67,7 +71,11 @@ class FusedBench {
     std::vector<Tensor> out;
     for (size_t i = 0; i < results.size(); ++i) {
       const int shared = op.alias ? op.alias(attrs, static_cast<int>(i)) : -1;
-      out.push_back(shared >= 0 ? in[shared] : tensor(results[i].dtype, results[i].shape));
+      const Shape& shape = results[i].shape;
+      out.push_back(shared >= 0 ? in[shared]
+                                : tensor(results[i].dtype, results[i].ragged
+                                                               ? Shape{in[0].rows(), shape.back()}
+                                                               : shape));
     }
     const Kernel* kernel = find_kernel(op.name, attrs, types, results);
     MT_CHECK(kernel != nullptr, "no kernel for ", op.name);
@@ -205,10 +213,88 @@ class FusedBench {
       const Tensor dy = tensor(t_, {e * each, w}), x = tensor(t_, {e * each, d});
       const Tensor plan = tensor(DType::kI32, {e + 1}, offsets);
       const Tensor sum = tensor(DType::kF32, {e, w, d});
-      const Step* own = step(ops::kGroupedMatmulDw, {}, {dy, x, plan}, 2);
+      const Step* own = step(ops::kGroupedMatmulDw, {}, {dy, x, plan}, 0b11);
       compare(kGrouped, cat(e, " x ", each, "x", w, "x", d),
               {own, step(ops::kAccumulate, {}, {sum, own->out[0]})},
-              {step(ops::kGroupedMatmulDw, in_place, {dy, x, plan, sum}, 2)});
+              {step(ops::kGroupedMatmulDw, in_place, {dy, x, plan, sum}, 0b11)});
+    }
+  }
+
+  void products() {
+    const int64_t tokens = o_.batch * o_.sequence;
+    joined(tokens, 0, {o_.hidden / 2, o_.hidden * 5 / 16});
+    joined(tokens, 0, {o_.expert_width, o_.expert_width});
+    joined(tokens, 0, {o_.ffn, o_.ffn});
+    for (int64_t each : {int64_t{512}, int64_t{48}, int64_t{8}})
+      joined(each, o_.experts, {o_.expert_width, o_.expert_width});
+  }
+
+  /// Products of one input of `each` rows (for each of the experts, if there are any).
+  void joined(int64_t each, int64_t experts, std::array<int64_t, 2> n) {
+    if (!wanted(kForward) && !wanted(kBackward) && !wanted(kWeights) && !wanted(kGated) &&
+        !wanted(kGatedGradient))
+      return;
+    const bool grouped = experts > 0;
+    const int64_t rows = grouped ? each * experts : each, k = o_.hidden;
+    std::vector<int32_t> offsets;
+    for (int64_t i = 0; i <= experts; ++i) offsets.push_back(static_cast<int32_t>(i * each));
+    const Tensor plan = tensor(DType::kI32, {experts + 1}, offsets);
+    auto with_plan = [&](std::vector<Tensor> in, const std::vector<Tensor>& behind = {}) {
+      if (grouped) in.push_back(plan);
+      in.insert(in.end(), behind.begin(), behind.end());
+      return in;
+    };
+    auto weight = [&](DType t, int64_t out) {
+      return tensor(t, grouped ? Shape{experts, out, k} : Shape{out, k});
+    };
+    Attrs both{{"count", int64_t{2}}};
+    if (grouped) both.set("grouped", int64_t{1});
+    auto more = [&](const char* name, AttrValue value) {
+      Attrs attrs = both;
+      attrs.set(name, std::move(value));
+      return attrs;
+    };
+    const OpDef& forward = grouped ? ops::kGroupedMatmul : ops::kMatmul;
+    const OpDef& dx = grouped ? ops::kGroupedMatmulDx : ops::kMatmulDx;
+    const OpDef& dw = grouped ? ops::kGroupedMatmulDw : ops::kMatmulDw;
+    const unsigned one = grouped ? 1 : 0, two = grouped ? 3 : 0, three = grouped ? 7 : 0;
+    const std::string shape = cat(grouped ? cat(experts, " x ") : "", each, "x", n[0], "+", n[1]);
+
+    const Tensor x = tensor(t_, {rows, k}), w0 = weight(t_, n[0]), w1 = weight(t_, n[1]);
+    const Step* y0 = step(forward, {}, with_plan({x, w0}), one);
+    const Step* y1 = step(forward, {}, with_plan({x, w1}), one);
+    const Tensor dy0 = y0->out[0], dy1 = y1->out[0];
+    if (wanted(kForward))
+      compare(kForward, shape, {y0, y1},
+              {step(ops::kProjections, both, with_plan({x, w0, w1}), one)});
+    if (wanted(kBackward)) {
+      const Step* first = step(dx, {}, with_plan({dy0, w0}), one);
+      const Step* second = step(dx, {}, with_plan({dy1, w1}), one);
+      compare(kBackward, shape,
+              {first, second, step(ops::kAdd, {}, {first->out[0], second->out[0]})},
+              {step(ops::kProjectionsDx, both, with_plan({dy0, dy1, w0, w1}), two)});
+    }
+    if (wanted(kWeights)) {
+      const Tensor sum0 = weight(DType::kF32, n[0]), sum1 = weight(DType::kF32, n[1]);
+      const Attrs in_place{{"accumulate", int64_t{1}}};
+      compare(kWeights, shape,
+              {step(dw, in_place, with_plan({dy0, x}, {sum0}), two),
+               step(dw, in_place, with_plan({dy1, x}, {sum1}), two)},
+              {step(ops::kProjectionsDw, more("accumulate", int64_t{1}),
+                    with_plan({dy0, dy1, x}, {sum0, sum1}), three)});
+    }
+    if (n[0] != n[1]) return;
+    if (wanted(kGated))
+      compare(kGated, shape, {y0, y1, step(ops::kSwiglu, {}, {dy0, dy1})},
+              {step(ops::kProjections, more("act", std::string("swiglu")),
+                    with_plan({x, w0, w1}), one)});
+    if (wanted(kGatedGradient)) {
+      // The down projection's input gradient: dh = x v with v [k, n].
+      const Tensor v = tensor(t_, grouped ? Shape{experts, k, n[0]} : Shape{k, n[0]});
+      const Step* dh = step(dx, {}, with_plan({x, v}), one);
+      const Attrs attrs = grouped ? Attrs{{"grouped", int64_t{1}}} : Attrs{};
+      compare(kGatedGradient, shape, {dh, step(ops::kSwigluGrad, {}, {dh->out[0], dy0, dy1})},
+              {step(ops::kMatmulDxSwiglu, attrs, with_plan({x, v, dy0, dy1}), grouped ? 0b1101 : 0)});
     }
   }
 
@@ -230,6 +316,11 @@ class FusedBench {
     compare(kCopy, cat(numel(w)), apart, {step(ops::kAdamw, attrs, in)});
   }
 
+  static constexpr const char* kForward = "projections";
+  static constexpr const char* kBackward = "projections_dx (matmul_dx + sum)";
+  static constexpr const char* kWeights = "projections_dw (accumulate)";
+  static constexpr const char* kGated = "projections + swiglu";
+  static constexpr const char* kGatedGradient = "matmul_dx + swiglu_grad";
   static constexpr const char* kSum = "sum + rms_norm";
   static constexpr const char* kSums = "sum + sum + rms_norm";
   static constexpr const char* kGradient = "rms_norm_grad + sum (+ cast)";

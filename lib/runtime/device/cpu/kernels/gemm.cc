@@ -14,9 +14,9 @@ using namespace products;
 namespace {
 
 constexpr size_t kPanelWords = static_cast<size_t>(kBlock) * kMaxTileCols;
-constexpr size_t kAWords = static_cast<size_t>(kPackRows / kTileRows) *
-                           (tile_pitch(kBlockPackedA) + (kMaxSegments - 1) * tile_pitch(0) +
-                            (kMaxSegments - 1) * 16);
+constexpr size_t kAWords =
+    static_cast<size_t>(kPackRows / kTileRows) *
+    (tile_pitch(kBlockPackedA) + (kMaxSegments - 1) * tile_pitch(0) + (kMaxSegments - 1) * 16);
 /// Rows of a strip carry a vector of padding.
 constexpr size_t kStripWords =
     static_cast<size_t>(kStripRows) * (kMaxTileCols * kPanelsPackedA + 16);
@@ -35,7 +35,7 @@ void clear(void* c, const Gemm& g, DType type) {
 size_t gemm_workspace(DType c_type, int64_t k, int threads, Epilogue epilogue, int64_t members) {
   const bool strip = (c_type != DType::kF32 || epilogue != Epilogue::kNone) &&
                      (k > kBlockPackedA || members > kMaxSegments);
-  return threads * (words_per_worker(strip) * sizeof(float) + sizeof(Note)) + 64;
+  return threads * (words_per_worker(strip) * sizeof(float) + sizeof(Note) + sizeof(Blocks)) + 64;
 }
 
 int64_t packed_b_floats(int64_t n, int64_t k, DType operands) {
@@ -63,9 +63,10 @@ void run_gemm(const GemmBatch& batch, DType operands, DType c_type, std::byte* w
   const size_t words = words_per_worker(form.strip);
   std::byte* aligned = workspace + (-reinterpret_cast<uintptr_t>(workspace) & 63);
   Note* notes = reinterpret_cast<Note*>(aligned + pool.size() * words * sizeof(float));
-  MT_CHECK(reinterpret_cast<std::byte*>(notes + pool.size()) <= workspace + workspace_bytes,
+  Blocks* blocks = reinterpret_cast<Blocks*>(notes + pool.size());
+  MT_CHECK(reinterpret_cast<std::byte*>(blocks + pool.size()) <= workspace + workspace_bytes,
            "workspace of ", workspace_bytes, " bytes is too small");
-  for (int w = 0; w < pool.size(); ++w) new (notes + w) Note;
+  for (int w = 0; w < pool.size(); ++w) new (notes + w) Note, new (blocks + w) Blocks;
 
   for (int64_t i = 0; i < batch.count; ++i) {
     if (batch.at(i, 0).k > 0) continue;
@@ -76,7 +77,8 @@ void run_gemm(const GemmBatch& batch, DType operands, DType c_type, std::byte* w
   }
   pool.run(tasks.count(), [&](int64_t number, int worker) {
     float* base = reinterpret_cast<float*>(aligned) + worker * words;
-    const Scratch scratch{base, base + kPanelWords, base + kPanelWords + kAWords, notes + worker};
+    const Scratch scratch{base, base + kPanelWords, base + kPanelWords + kAWords, notes + worker,
+                          blocks + worker};
     const bool mine = number >= pool.share(tasks.count(), worker);  // else it was another's last
     run_task(form, batch, tasks, number, mine ? pool.share(tasks.count(), worker + 1) : 0, scratch);
   });

@@ -20,7 +20,8 @@ struct RowSource {
 };
 
 /// C[m, n] (+)= A[m, k] B[k, n]. Strides in elements. A(i, p) = a[i * lda + p], or a[p * lda + i]
-/// where members are joined by rows; B(p, j) = b[p * ldb + j], or b[j * ldb + p] when `b_transposed`.
+/// where members are joined by rows; B(p, j) = b[p * ldb + j], or b[j * ldb + p] when
+/// `b_transposed`.
 struct Gemm {
   int64_t m = 0, n = 0, k = 0;
   const void* a = nullptr;

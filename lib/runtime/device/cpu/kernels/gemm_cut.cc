@@ -73,7 +73,8 @@ Tasks::Tasks(const Form& f, const GemmBatch& batch, int threads) : batch_(batch)
   const int64_t parts = std::max<int64_t>(1, static_cast<int64_t>(work / largest));
   const bool columns = batch.joined == Joined::kColumns && f.sides == 1;
   const int64_t beside = columns ? batch.members : 1;
-  for (int64_t i = 0; i < beside; ++i) panels = std::max(panels, ceil_div(batch.at(0, i).n, width_));
+  for (int64_t i = 0; i < beside; ++i)
+    panels = std::max(panels, ceil_div(batch.at(0, i).n, width_));
   per_task_ = std::min(f.panels, panels);
   auto groups = [&] {
     groups_ = 0;
@@ -163,20 +164,18 @@ void next_block(const Form& f, const GemmBatch& batch, const Task& t, Block& blo
   block.last = block.next_member == members;
 }
 
-bool next_rows(const GemmBatch& batch, const Task& t, Block& block, Rows& rows) {
+bool next_rows(const GemmBatch& batch, const Task& t, Rows& rows) {
   if (batch.joined != Joined::kRows) {
     rows.m0 = t.m0, rows.m1 = t.m1;
     return rows.next_member++ == 0;
   }
   while (rows.next_member < batch.members) {
-    const Gemm g = batch.at(t.part, rows.next_member++);
+    rows.member = batch.at(t.part, rows.next_member++);
     const int64_t begin = rows.begin;
-    rows.begin += whole_tiles(g.m);
-    rows.m0 = std::max<int64_t>(t.m0 - begin, 0), rows.m1 = std::min(t.m1 - begin, g.m);
-    if (rows.m0 >= rows.m1) continue;
-    Gemm& to = block.segments[0].g[0];
-    to.a = g.a, to.lda = g.lda, to.c = g.c, to.ldc = g.ldc;
-    return true;
+    rows.begin += whole_tiles(rows.member.m);
+    rows.m0 = std::max<int64_t>(t.m0 - begin, 0);
+    rows.m1 = std::min(t.m1 - begin, rows.member.m);
+    if (rows.m0 < rows.m1) return true;
   }
   return false;
 }

@@ -54,10 +54,11 @@ void Ahead::add_b(const Form& f, const Task& t, const Block& block, int64_t piec
     for (int64_t side = 0; side < f.sides; ++side) {
       const Gemm& g = s.g[side];
       if (g.packed_b) continue;
-      auto share = [&](int64_t rows) { return std::pair(rows * piece / pieces, rows * (piece + 1) / pieces); };
-      const auto [begin, end] = share(g.b_transposed ? n : s.k);
+      const int64_t rows = g.b_transposed ? n : s.k;
+      const int64_t begin = rows * piece / pieces, end = rows * (piece + 1) / pieces;
       if (g.b_transposed)
-        add(element(g.b, f.operands, t.n0 * g.ldb + s.p0), g.ldb * size, {}, begin, end, s.k * size);
+        add(element(g.b, f.operands, t.n0 * g.ldb + s.p0), g.ldb * size, {}, begin, end,
+            s.k * size);
       else
         add(element(g.b, f.operands, t.n0), g.ldb * size, g.b_rows, s.p0 + begin, s.p0 + end,
             n * size);
@@ -65,14 +66,10 @@ void Ahead::add_b(const Form& f, const Task& t, const Block& block, int64_t piec
   }
 }
 
-void Ahead::add_a(const Form& f, const Block& block, int64_t i, int64_t end) {
+void Ahead::add_a(const Form& f, const Gemm& g, int64_t p0, int64_t k, int64_t i, int64_t end) {
   const int64_t size = static_cast<int64_t>(size_of(f.operands));
-  for (int n = 0; n < block.count; ++n) {
-    const Segment& s = block.segments[n];
-    if (s.cs == 1) continue;  // whole rows: the hardware asks for them
-    add(element(s.g[0].a, f.operands, i), s.g[0].lda * size, {}, s.p0, s.p0 + s.k,
-        std::min(kPackRows, end - i) * size);
-  }
+  add(element(g.a, f.operands, i), g.lda * size, {}, p0, p0 + k,
+      std::min(kPackRows, end - i) * size);
 }
 
 void Ahead::begin_row() {

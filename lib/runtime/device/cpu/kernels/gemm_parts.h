@@ -67,6 +67,7 @@ struct alignas(64) Note {
 struct Scratch {
   float *panels, *a, *strip;
   Note* note;
+  struct Blocks* blocks;
 };
 
 /// All tasks of a batch. They are numbered by parts, ranges of rows, columns and pieces, so that a
@@ -100,9 +101,9 @@ class Tasks {
 struct Segment {
   Gemm g[2];  ///< by side
   int64_t p0, k, words;
-  int64_t at;    ///< words before it in the block's panels
-  int64_t a_at;  ///< words before it in the packed rows of A
-  int64_t pitch;  ///< words from one packed tile of A to the next
+  int64_t at;      ///< words before it in the block's panels
+  int64_t a_at;    ///< words before it in the packed rows of A
+  int64_t pitch;   ///< words from one packed tile of A to the next
   int64_t rs, cs;  ///< strides of a tile of A
 };
 
@@ -113,18 +114,25 @@ struct Block {
   int64_t words = 0;
   bool first = true, last = false;
   int64_t next_member = 0, next_p0 = 0;
+
+  void begin_anew() { next_member = next_p0 = 0; }
 };
-/// The block behind `block` (a new one: the first).
+/// The block behind `block` (a new one, or one that begins anew: the first).
 void next_block(const Form& f, const GemmBatch& batch, const Task& t, Block& block);
+
+/// The blocks a worker has at hand: making them anew for every small task would take too long.
+struct alignas(64) Blocks {
+  Block now, later;
+};
 
 /// Rows [m0, m1) of the C they belong to: a task's, or one member's share of them.
 struct Rows {
   int64_t m0 = 0, m1 = 0;
+  Gemm member;  ///< where members are joined by rows: A and C are its
   int64_t next_member = 0, begin = 0;
 };
-/// The rows behind `rows` (new ones: the first); false when there are none. Where members are
-/// joined by rows, puts the member's A and C into the block.
-bool next_rows(const GemmBatch& batch, const Task& t, Block& block, Rows& rows);
+/// The rows behind `rows` (new ones: the first); false when there are none.
+bool next_rows(const GemmBatch& batch, const Task& t, Rows& rows);
 
 /// Packs rows [i0, i0 + rows) of A of a segment as words, tile after tile.
 void pack_a(const Form& f, const Segment& s, int64_t i0, int64_t rows, float* out);
@@ -141,8 +149,10 @@ class Ahead {
            int64_t bytes);
   /// What pack_panel will read for a block, or the `piece`th of `pieces` of it.
   void add_b(const Form& f, const Task& t, const Block& block, int64_t piece, int64_t pieces);
-  /// What pack_a will read from row i on.
-  void add_a(const Form& f, const Block& block, int64_t i, int64_t end);
+  /// What pack_a will read of a transposed A, k in [p0, p0 + k), from row i on.
+  void add_a(const Form& f, const Gemm& g, int64_t p0, int64_t k, int64_t i, int64_t end);
+  /// Forgets all that was added.
+  void clear() { count_ = at_ = 0, lines_ = per_turn_ = 0; }
   /// To be asked for over about `turns` turns.
   void begin(int64_t turns);
   void turn();

@@ -1,4 +1,5 @@
-// Runs one task: packs its panels block by block and computes its tiles, or reads B where it stands.
+// Runs one task: packs its panels block by block and computes its tiles, or reads B where it
+// stands.
 #include <cstring>
 
 #include "runtime/device/cpu/kernels/gemm_parts.h"
@@ -19,7 +20,8 @@ int64_t tile_rows(int64_t left) {
 
 /// An element of a result that may not be wanted.
 void* place(void* base, DType type, int64_t index) {
-  return base ? static_cast<std::byte*>(base) + index * static_cast<int64_t>(size_of(type)) : nullptr;
+  return base ? static_cast<std::byte*>(base) + index * static_cast<int64_t>(size_of(type))
+              : nullptr;
 }
 
 /// Asks for a tile of rows of up to 128 bytes, `pitch` bytes apart. Always inlined: GCC takes a
@@ -48,7 +50,7 @@ class Run {
   bool reads_in_place(const Block& block) const;
   /// `next`: the task this worker probably gets then, `other`: the first one after it with other
   /// columns; or null.
-  void packed(Block& block, const Task* next, const Task* other);
+  void packed(const Task* next, const Task* other);
 
  private:
   /// The panels of a block: the first one, words to the next, words from row to row.
@@ -103,10 +105,10 @@ void Run::finish(const Block& block, const float* const (&tile)[2], int64_t ld, 
       return f_.finish->swiglu(tile[0], tile[1], ld, rows, cols, c,
                                place(block.segments[0].g[1].c, f_.c_type, at), result, g.ldc);
     case Epilogue::kSwigluGrad:
-      return f_.finish->swiglu_grad(tile[0], ld, rows, cols,
-                                    element(g.gate, f_.c_type, at),
+      return f_.finish->swiglu_grad(tile[0], ld, rows, cols, element(g.gate, f_.c_type, at),
                                     element(g.up, f_.c_type, at), c, result, g.ldc);
-    case Epilogue::kNone: break;
+    case Epilogue::kNone:
+      break;
   }
   if (f_.c_type == DType::kBF16)
     return f_.set->round(tile[0], ld, rows, cols, static_cast<uint16_t*>(c), g.ldc);
@@ -157,7 +159,8 @@ void Run::in_place(const Block& block) {
   for (int64_t j = t_.n0; j < t_.n1; j += width) {
     for (int64_t i = t_.m0; i < t_.m1; i += step) {
       const int64_t n = std::min(step, t_.m1 - i);
-      const UnpackedKernel kernel = (transposed ? f_.unpacked->transposed : f_.unpacked->plain)[n - 1];
+      const UnpackedKernel kernel =
+          (transposed ? f_.unpacked->transposed : f_.unpacked->plain)[n - 1];
       for (int64_t side = 0; side < f_.sides; ++side) {
         const Gemm& first = block.segments[0].g[side];
         float* c = plain() ? static_cast<float*>(first.c) + i * first.ldc + j : edge[side];
@@ -182,8 +185,9 @@ Run::Panels Run::panels_of(const Segment& s, int64_t side) const {
   if (g.packed_b) {
     // Tiles of half the width have one panel to a task.
     const int64_t words = ceil_div(g.k, f_.set->pair);
-    return {g.packed_b + t_.n0 / whole * whole * words + s.p0 / f_.set->pair * whole + t_.n0 % whole,
-            whole * words, whole};
+    return {
+        g.packed_b + t_.n0 / whole * whole * words + s.p0 / f_.set->pair * whole + t_.n0 % whole,
+        whole * words, whole};
   }
   if (stands_) return {static_cast<const float*>(g.b) + s.p0 * g.ldb + t_.n0, f_.width, g.ldb};
   const int64_t step = f_.reserve * f_.width;
@@ -215,28 +219,22 @@ void Run::pack_panels(const Block& block) {
   }
 }
 
-/// What pack_a will want after the rows from i on.
+/// What pack_a will want of a transposed A after the rows from i on.
 void Run::announce_a(const Block& block, const Rows& rows, int64_t i, const Block* later,
                      const Task* next) {
-  const int64_t tiles =
-      panels_ * ceil_div(std::min(kPackRows, rows.m1 - i), kTileRows);
-  ahead_a_ = {};
-  if (i + kPackRows < rows.m1) {
-    ahead_a_.add_a(f_, block, i + kPackRows, rows.m1);
-  } else {
-    Block b = block;
-    Rows r = rows;
-    if (next_rows(batch_, t_, b, r)) {
-      ahead_a_.add_a(f_, b, r.m0, r.m1);
-    } else if (later || next) {
-      if (later)
-        b = *later;
-      else
-        next_block(f_, batch_, *next, b = {});
-      if (next_rows(batch_, later ? t_ : *next, b, r = {})) ahead_a_.add_a(f_, b, r.m0, r.m1);
-    }
-  }
-  ahead_a_.begin(tiles);
+  ahead_a_.clear();
+  if (batch_.joined != Joined::kRows) return;  // whole rows: the hardware asks for them
+  const Segment& s = block.segments[0];
+  Rows r;
+  if (i + kPackRows < rows.m1)
+    ahead_a_.add_a(f_, rows.member, s.p0, s.k, i + kPackRows, rows.m1);
+  else if (next_rows(batch_, t_, r = rows))
+    ahead_a_.add_a(f_, r.member, s.p0, s.k, r.m0, r.m1);
+  else if (later && next_rows(batch_, t_, r = {}))
+    ahead_a_.add_a(f_, r.member, later->segments[0].p0, later->segments[0].k, r.m0, r.m1);
+  else if (next && next_rows(batch_, *next, r = {}))
+    ahead_a_.add_a(f_, r.member, 0, std::min(f_.block * f_.set->pair, r.member.k), r.m0, r.m1);
+  ahead_a_.begin(panels_ * ceil_div(std::min(kPackRows, rows.m1 - i), kTileRows));
 }
 
 /// The tiles of rows [i, i + count).
@@ -244,7 +242,8 @@ void Run::row_of_tiles(const Block& block, const Rows& rows, int64_t i, int64_t 
   const int64_t span = panels_ * f_.width, strip_ld = f_.sides * span + f_.set->lanes;
   const bool gathered = !f_.pack_a && block.segments[0].g[0].a_rows.slots;
   const bool accumulate = block.segments[0].g[0].accumulate || !block.first;
-  const MicroKernel(&kernels)[kMaxTileVectors] = (gathered ? f_.set->gathered : f_.set->kernel)[count - 1];
+  const MicroKernel(&kernels)[kMaxTileVectors] =
+      (gathered ? f_.set->gathered : f_.set->kernel)[count - 1];
   const void* gathered_rows[2 * kTileRows];
   const void* a[kMaxSegments];
   for (int n = 0; n < block.count; ++n) {
@@ -293,33 +292,37 @@ void Run::row_of_tiles(const Block& block, const Rows& rows, int64_t i, int64_t 
   }
 }
 
-void Run::packed(Block& block, const Task* next, const Task* other) {
-  for (bool more = true; more;) {
-    more = !block.last;
-    pack_panels(block);
-    Block later = block;
-    const int64_t turns = panels_ * ceil_div(t_.m1 - t_.m0, kTileRows);
-    ahead_b_ = {};
+void Run::packed(const Task* next, const Task* other) {
+  Block *block = &scratch_.blocks->now, *later = &scratch_.blocks->later;
+  for (bool more = true; more; std::swap(block, later)) {
+    more = !block->last;
+    pack_panels(*block);
+    ahead_b_.clear();
     if (more) {
-      next_block(f_, batch_, t_, later);
-      ahead_b_.add_b(f_, t_, later, 0, 1);
-    } else if (other) {
-      next_block(f_, batch_, *other, later = {});
-      ahead_b_.add_b(f_, *other, later, t_.piece, t_.pieces);
+      later->next_member = block->next_member, later->next_p0 = block->next_p0;
+      next_block(f_, batch_, t_, *later);
+      ahead_b_.add_b(f_, t_, *later, 0, 1);
+    } else if (other && !block->segments[0].g[0].packed_b) {
+      later->begin_anew();
+      next_block(f_, batch_, *other, *later);
+      ahead_b_.add_b(f_, *other, *later, t_.piece, t_.pieces);
     }
-    ahead_b_.begin(turns);
-    for (Rows rows; next_rows(batch_, t_, block, rows);) {
+    ahead_b_.begin(panels_ * ceil_div(t_.m1 - t_.m0, kTileRows));
+    for (Rows rows; next_rows(batch_, t_, rows);) {
+      if (batch_.joined == Joined::kRows) {
+        Gemm& g = block->segments[0].g[0];
+        g.a = rows.member.a, g.lda = rows.member.lda, g.c = rows.member.c, g.ldc = rows.member.ldc;
+      }
       for (int64_t i = rows.m0, count = 0; i < rows.m1; i += count) {
         count = f_.pack_a ? std::min<int64_t>(kTileRows, rows.m1 - i) : tile_rows(rows.m1 - i);
         if (f_.pack_a && (i - rows.m0) % kPackRows == 0) {
-          for (int n = 0; n < block.count; ++n)
-            pack_a(f_, block.segments[n], i, std::min(kPackRows, rows.m1 - i), scratch_.a);
-          announce_a(block, rows, i, more ? &later : nullptr, next);
+          for (int n = 0; n < block->count; ++n)
+            pack_a(f_, block->segments[n], i, std::min(kPackRows, rows.m1 - i), scratch_.a);
+          announce_a(*block, rows, i, more ? later : nullptr, next);
         }
-        row_of_tiles(block, rows, i, count);
+        row_of_tiles(*block, rows, i, count);
       }
     }
-    if (more) block = later;
   }
 }
 
@@ -328,15 +331,16 @@ void Run::packed(Block& block, const Task* next, const Task* other) {
 void run_task(const Form& f, const GemmBatch& batch, const Tasks& tasks, int64_t number,
               int64_t end, const Scratch& scratch) {
   const Task task = tasks.at(number, *scratch.note);
-  Block block;
+  Block& block = scratch.blocks->now;
+  block.begin_anew();
   next_block(f, batch, task, block);
   Run run(f, batch, task, scratch);
   if (run.reads_in_place(block)) return run.in_place(block);
   Note ahead = *scratch.note;
   const int64_t after = number + task.pieces - task.piece;
   const Task next = number + 1 < end ? tasks.at(number + 1, ahead) : task;
-  const Task other = after < end ? tasks.at(after, ahead) : task;
-  run.packed(block, number + 1 < end ? &next : nullptr, after < end ? &other : nullptr);
+  const Task other = after == number + 1 ? next : after < end ? tasks.at(after, ahead) : task;
+  run.packed(number + 1 < end ? &next : nullptr, after < end ? &other : nullptr);
 }
 
 }  // namespace moetrain::cpu::products

@@ -37,8 +37,9 @@ struct Kernel {
   size_t (*workspace)(const Attrs&, std::span<const Type> in, std::span<const Type> out,
                       int threads);
   void (*run)(const LaunchArgs&);
-  /// Floats of a packed copy of operand `operand`, which run() can use instead; 0: it has no use for
-  /// one, as it has for none where this is null. Its results are the same bits with and without.
+  /// Floats of a packed copy of operand `operand`, which run() can use instead; 0: it has no use
+  /// for one, as it has for none where this is null. Its results are the same bits with and
+  /// without.
   int64_t (*packed_floats)(const Attrs&, const Type& weight, size_t operand) = nullptr;
   void (*pack)(const Tensor& weight, float* out, ThreadPool& pool) = nullptr;
 };

@@ -12,8 +12,8 @@ namespace {
 using Types = std::span<const Type>;
 
 // A product by itself has the operands of several with count = 1. Forward: x, weights, plan. Input
-// gradient: dys, weights, plan. Weight gradient: dys, x, plan, accumulators. The plan is there where
-// weights are [E, n, k].
+// gradient: dys, weights, plan. Weight gradient: dys, x, plan, accumulators. The plan is there
+// where weights are [E, n, k].
 int64_t count_of(const Attrs& attrs) { return attrs.integer_or("count", 1); }
 bool has_act(const Attrs& attrs) { return attrs.has("act"); }
 bool keeps(const Attrs& attrs) { return attrs.integer_or("keep", 1) != 0; }
@@ -75,6 +75,7 @@ struct Products {
   const int32_t* offsets;  ///< the plan; null: dense
   RowSource source;        ///< of x
   bool accumulate = false;
+  bool activates = false, keeps = true;
 
   int64_t begin(int64_t e) const { return offsets ? offsets[e] : 0; }
   int64_t rows_of(int64_t e) const { return offsets ? offsets[e + 1] - offsets[e] : rows; }
@@ -82,6 +83,7 @@ struct Products {
 
 Products products_of(const LaunchArgs& args, int64_t rows, const Shape& weight, size_t plan) {
   Products p{args, count_of(args.attrs), rows, nullptr, {}};
+  p.activates = has_act(args.attrs), p.keeps = keeps(args.attrs);
   if (!grouped(weight)) return p;
   p.offsets = args.in[plan].as<const int32_t>();
   if (args.attrs.integer_or("gather", 0) != 0)
@@ -98,10 +100,11 @@ std::byte* from_row(const Tensor& t, int64_t row, const RowSource& source) {
   return source.slots ? at(t, 0) : at(t, row * t.cols());
 }
 
-void set_weight(const Products& c, size_t operand, int64_t e, int64_t packed_floats, Gemm& g) {
+void set_weight(const Products& c, size_t operand, int64_t e, Gemm& g) {
   const Tensor& w = c.args.in[operand];
-  g.b = at(w, e * rows_in(w.shape) * cols_in(w.shape));
-  if (const float* packed = c.args.packed_copy(operand)) g.packed_b = packed + e * packed_floats;
+  g.b = at(w, e * g.n * g.k);
+  if (const float* packed = c.args.packed_copy(operand))
+    g.packed_b = packed + e * packed_b_floats(g.n, g.k, w.dtype);
 }
 
 /// y[m, n] = x[m, k] w[n, k]^T.
@@ -130,9 +133,9 @@ Gemm forward_member(const void* context, int64_t e, int64_t i) {
   Gemm g = forward_form(w);
   g.m = c.rows_of(e);
   g.a = from_row(x, row, c.source), g.a_rows = c.source.from(row);
-  set_weight(c, 1 + i, e, packed_b_floats(g.n, g.k, x.dtype), g);
-  if (keeps(c.args.attrs)) g.c = at(c.args.out[i], row * g.n);
-  if (has_act(c.args.attrs)) g.result = at(c.args.out.back(), row * g.n);
+  set_weight(c, 1 + i, e, g);
+  if (c.keeps) g.c = at(c.args.out[i], row * g.n);
+  if (c.activates) g.result = at(c.args.out.back(), row * g.n);
   return g;
 }
 
@@ -143,7 +146,7 @@ Gemm dx_member(const void* context, int64_t e, int64_t i) {
   Gemm g = dx_form(c.args.in[c.count + i].shape);
   g.m = c.rows_of(e);
   g.a = at(dy, row * g.k);
-  set_weight(c, c.count + i, e, packed_b_floats(g.n, g.k, dy.dtype), g);
+  set_weight(c, c.count + i, e, g);
   g.c = at(c.args.out[0], row * g.n);
   return g;
 }

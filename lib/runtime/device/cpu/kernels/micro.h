@@ -46,8 +46,8 @@ struct MicroSet {
   int pair = 1;          ///< elements of k per word: 1, or 2 for the bf16 dot
   bool convert = false;  ///< operands are bf16 and packing turns them into floats
   MicroKernel kernel[kTileRows][kMaxTileVectors] = {};
-  /// The same for rows of A that stand anywhere: `a` is an array of 2 * kTileRows pointers to words,
-  /// the tile's rows and those asked for next, as many as it has; rs and cs are not used.
+  /// The same for rows of A that stand anywhere: `a` is an array of 2 * kTileRows pointers to
+  /// words, the tile's rows and those asked for next, as many as it has; rs and cs are not used.
   MicroKernel gathered[kTileRows][kMaxTileVectors] = {};
   PackFns pack;
   /// Rounds a float tile to bf16: out[i * ldo + j] = tile[i * ld + j].
