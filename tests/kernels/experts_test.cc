@@ -115,6 +115,30 @@ TEST_P(Experts, GatherRows) {
   }
 }
 
+// So many rows that they are written past the caches; 5 cache lines each, so that a tail is left.
+TEST_P(Experts, CombineGradOfManyRows) {
+  const Routing r{4, 1024, 8, 4, 1, 1, 1, 0};
+  const Case routed = route_case(r);
+  const int64_t slots = r.b * r.s * r.top_k;
+  for (DType t : {DType::kF32, DType::kBF16}) {
+    const int64_t d = t == DType::kF32 ? 80 : 160;
+    const Attrs attrs{{"experts", r.experts}};
+    Case dispatch(ops::kDispatch, attrs);
+    dispatch.normal(t, {r.b, r.s, d}).result_of(routed, 0, DType::kI32).rows(slots);
+    for (DType dy : {t, DType::kF32}) {
+      Case(ops::kCombineGrad, attrs)
+          .normal(dy, {r.b, r.s, d})
+          .result_of(dispatch, 1, DType::kI32)
+          .result_of(routed, 1, DType::kF32)
+          .result_of(routed, 0, DType::kI32)
+          .ragged(t, r.experts, slots, slots, d)
+          .rows(slots)
+          .check({Bound{}, Bound{}});
+      if (t == DType::kF32) break;
+    }
+  }
+}
+
 MOETRAIN_ON_EACH_TARGET(Experts);
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <new>
 
 #include "base/random.h"
 #include "base/text.h"
@@ -14,9 +15,20 @@ namespace {
 constexpr size_t kGuard = 64;
 constexpr std::byte kGuardByte{0xa5};
 
+/// Memory as devices hand it out: in whole cache lines.
+template <class T>
+struct LineAllocator {
+  using value_type = T;
+  T* allocate(size_t n) {
+    return static_cast<T*>(::operator new(n * sizeof(T), std::align_val_t(64)));
+  }
+  void deallocate(T* p, size_t) { ::operator delete(p, std::align_val_t(64)); }
+  bool operator==(const LineAllocator&) const = default;
+};
+
 /// A buffer with guard bytes on both sides, filled with NaN patterns.
 struct Guarded {
-  std::vector<std::byte> bytes;
+  std::vector<std::byte, LineAllocator<std::byte>> bytes;
   explicit Guarded(size_t n) : bytes(n + 2 * kGuard, std::byte{0xff}) {
     std::fill(bytes.begin(), bytes.begin() + kGuard, kGuardByte);
     std::fill(bytes.end() - kGuard, bytes.end(), kGuardByte);

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "hwy/cache_control.h"
 #include "runtime/device/cpu/kernels/families.h"
 #include "runtime/device/cpu/kernels/hwy_targets.h"
 
@@ -22,6 +23,10 @@ namespace HWY_NAMESPACE {
 /// Bytes of a row to ask for before it is used: the hardware does not guess where the next row is,
 /// but goes on by itself from there.
 constexpr int64_t kAnnounced = 512;
+
+/// Rows from so many bytes on are written past the caches: they would not stay there until the products
+/// behind come to them, and a store through the cache reads the line first.
+constexpr int64_t kStreamedBytes = int64_t{4} << 20;
 
 HWY_INLINE void announce(const void* row, int64_t bytes) {
   for (int64_t b = 0; b < std::min(bytes, kAnnounced); b += 64)
@@ -75,6 +80,34 @@ void gather_rows(const Tensor& rows, const int32_t* row_of, const float* weight,
   }
 }
 
+/// drow = weight * dy; returns <dy, row>. `stream`: past the caches where whole vectors are written.
+template <class D, class T>
+HWY_INLINE float combine_grad_row(const D* dy, const T* row, float weight, T* drow, int64_t width,
+                                  bool stream) {
+  const VF w = set1(weight);
+  VF even = set1(0.0f), odd = set1(0.0f);
+  const auto one = [&](int64_t i, auto n) HWY_ATTR {
+    // Both sides in one order: pairs where their widths differ.
+    Two d;
+    if constexpr (sizeof(D) == sizeof(T))
+      d = load_two(dy + i, n);
+    else
+      d = load_pairs(dy + i, n);
+    const Two r = load_two(row + i, n);
+    even = hn::MulAdd(d.a, r.a, even);
+    odd = hn::MulAdd(d.b, r.b, odd);
+    return Two{hn::Mul(w, d.a), hn::Mul(w, d.b)};
+  };
+  if (stream) {
+    int64_t i = 0;
+    for (; i + 2 * lanes() <= width; i += 2 * lanes()) stream_two(one(i, Whole()), drow + i);
+    if (i < width) store_two(one(i, width - i), drow + i, width - i);
+  } else {
+    by_two(0, width, [&](int64_t i, auto n) HWY_ATTR { store_two(one(i, n), drow + i, n); });
+  }
+  return sum_lanes(hn::Add(even, odd));
+}
+
 /// For every slot with a row: drow = weight * dy[token] and dweight = <dy[token], row>.
 template <class D, class T>
 void combine_grad_loop(std::span<const Tensor> in, std::span<Tensor> out, const int32_t* row_of,
@@ -83,38 +116,24 @@ void combine_grad_loop(std::span<const Tensor> in, std::span<Tensor> out, const 
   const float* weight = in[2].as<const float>();
   const T* rows = in[4].as<const T>();
   T* drows = out[0].as<T>();
+  const bool stream = static_cast<int64_t>(out[0].bytes()) >= kStreamedBytes &&
+                      reinterpret_cast<uintptr_t>(drows) % 64 == 0 && width * sizeof(T) % 64 == 0;
   for (int64_t t = begin; t < end; ++t) {
     const D* dy = in[0].as<const D>() + t * width;
     for (int64_t k = t * top_k; k < (t + 1) * top_k; ++k) {
       if (k + 1 < end * top_k && row_of[k + 1] >= 0) {
         announce(rows + row_of[k + 1] * width, width * sizeof(T));
-        announce(drows + row_of[k + 1] * width, width * sizeof(T));
+        if (!stream) announce(drows + row_of[k + 1] * width, width * sizeof(T));
       }
       float dot = 0;
       if (row_of[k] >= 0) {
-        const T* row = rows + row_of[k] * width;
-        T* drow = drows + row_of[k] * width;
-        const VF w = set1(weight[k]);
-        VF even = set1(0.0f), odd = set1(0.0f);
-        if constexpr (sizeof(D) == sizeof(T)) {
-          by_two(0, width, [&](int64_t i, auto n) HWY_ATTR {
-            const Two d = load_two(dy + i, n), r = load_two(row + i, n);
-            even = hn::MulAdd(d.a, r.a, even);
-            odd = hn::MulAdd(d.b, r.b, odd);
-            store_two({hn::Mul(w, d.a), hn::Mul(w, d.b)}, drow + i, n);
-          });
-        } else {
-          for (int64_t i = 0; i < width; i += lanes()) {
-            const VF d = load(dy + i, width - i);
-            even = hn::MulAdd(d, load(row + i, width - i), even);
-            store(hn::Mul(w, d), drow + i, width - i);
-          }
-        }
-        dot = sum_lanes(hn::Add(even, odd));
+        dot = combine_grad_row(dy, rows + row_of[k] * width, weight[k], drows + row_of[k] * width,
+                               width, stream);
       }
       out[1].as<float>()[k] = dot;
     }
   }
+  hwy::FlushStream();
 }
 
 void combine_grad_tokens(std::span<const Tensor> in, std::span<Tensor> out, const int32_t* row_of,

@@ -9,7 +9,7 @@
 
 #include <cmath>
 
-#include "runtime/device/cpu/kernels/vectors-inl.h"
+#include "runtime/device/cpu/kernels/two-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moetrain::cpu {

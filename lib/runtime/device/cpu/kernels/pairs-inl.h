@@ -7,7 +7,7 @@
 #define MOETRAIN_PAIRS_INL_H
 #endif
 
-#include "runtime/device/cpu/kernels/vectors-inl.h"
+#include "runtime/device/cpu/kernels/two-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moetrain::cpu {

@@ -11,7 +11,7 @@
 #include <bit>
 
 #include "runtime/device/cpu/kernels/rope.h"
-#include "runtime/device/cpu/kernels/vectors-inl.h"
+#include "runtime/device/cpu/kernels/two-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moetrain::cpu {

@@ -1,4 +1,4 @@
-// Vector helpers compiled once per instruction set: those of vectors-inl.h, exp, sigmoid.
+// Vector helpers compiled once per instruction set: those of two-inl.h, exp, sigmoid.
 // NOLINT: included again for every target, so it toggles instead of guarding.
 #if defined(MOETRAIN_SIMD_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef MOETRAIN_SIMD_INL_H
@@ -7,7 +7,7 @@
 #define MOETRAIN_SIMD_INL_H
 #endif
 
-#include "runtime/device/cpu/kernels/vectors-inl.h"
+#include "runtime/device/cpu/kernels/two-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace moetrain::cpu {
