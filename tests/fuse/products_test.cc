@@ -124,7 +124,8 @@ TEST(Products, WeightGradientsThatFillTransfersStayApart) {
 
 TEST(Products, RouterStaysOutOfTheActivationsPair) {
   // In float32 router, gate and up of the shared expert read the same value.
-  for (const Node* node : all(compiled(DType::kF32).local.graph, ops::kProjections)) {
+  const Compiled c = compiled(DType::kF32);
+  for (const Node* node : all(c.local.graph, ops::kProjections)) {
     EXPECT_EQ(node->attrs.integer("count"), 2) << node->name;
     EXPECT_EQ(node->name.find("router"), std::string::npos) << node->name;
   }

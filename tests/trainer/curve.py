@@ -1,10 +1,8 @@
-"""Compares loss curves: curve.py A B OTHER. B follows A where every mean over 40 steps is within 0.02 nats, less than a
-third of what other initial weights (OTHER) make of it, and no single step is 0.15 nats away."""
+"""Compares loss curves: curve.py A B OTHER [A B OTHER]..., a triple per seed. B follows A where, over all seeds, the mean of
+the largest distances of 40-step means is within 0.02 nats and less than a third of what other initial weights (OTHER) make of
+it, and no single step is 0.15 nats away. (One seed alone may have others that happen to lie close.)"""
 import json
 import sys
-
-a, b, other = ([json.loads(line)["loss"] for line in open(d + "/metrics.jsonl")] for d in sys.argv[1:4])
-assert len(a) == len(b) == len(other) and len(a) % 40 == 0, (len(a), len(b), len(other))
 
 
 def distance(x, y):
@@ -12,7 +10,13 @@ def distance(x, y):
     return max(abs(u - v) for u, v in zip(*means))
 
 
-step = max(abs(x - y) for x, y in zip(a, b))
-print(f"40-step means: {distance(a, b):.5f} nats apart, other weights {distance(a, other):.5f}; largest step {step:.4f}; "
-      f"loss {a[0]:.3f} to {a[-1]:.3f}")
-sys.exit(not (a[-1] < 0.8 * a[0] and distance(a, b) < min(0.02, distance(a, other) / 3) and step < 0.15))
+curves = [[json.loads(line)["loss"] for line in open(d + "/metrics.jsonl")] for d in sys.argv[1:]]
+triples = [curves[i:i + 3] for i in range(0, len(curves), 3)]
+assert triples and all(len(t) == 3 and len({len(c) for c in t}) == 1 and len(t[0]) % 40 == 0 for t in triples)
+apart = sum(distance(a, b) for a, b, _ in triples) / len(triples)
+noise = sum(distance(a, other) for a, _, other in triples) / len(triples)
+step = max(abs(x - y) for a, b, _ in triples for x, y in zip(a, b))
+learned = all(a[-1] < 0.8 * a[0] for a, _, _ in triples)
+print(f"40-step means: {apart:.5f} nats apart, other weights {noise:.5f}; largest step {step:.4f}; "
+      f"loss {triples[0][0][0]:.3f} to {triples[0][0][-1]:.3f}")
+sys.exit(not (learned and apart < min(0.02, noise / 3) and step < 0.15))

@@ -139,10 +139,12 @@ test_planned_memory() {
 # bf16 follows the curve of fp32 (curve.py states the bound).
 test_bf16_curve() {
   corpus
-  local long="--set train.steps=200 --set train.validation_interval=0 --set checkpoint.interval=0"
-  expect 0 train exact 1 $long --set compute.precision=fp32
-  expect 0 train rounded 1 $long --set compute.precision=bf16
-  expect 0 train other 1 $long --set compute.precision=fp32 --set run.seed=99 --set data.seed=1234
-  check "bf16 follows fp32: $(python3 "$here/curve.py" exact rounded other)" \
-    python3 "$here/curve.py" exact rounded other
+  local long="--set train.steps=200 --set train.validation_interval=0 --set checkpoint.interval=0" seed runs=""
+  for seed in 42 1 2; do
+    expect 0 train exact.$seed 1 $long --set run.seed=$seed --set compute.precision=fp32
+    expect 0 train rounded.$seed 1 $long --set run.seed=$seed --set compute.precision=bf16
+    expect 0 train other.$seed 1 $long --set run.seed=$((seed + 99)) --set data.seed=1234 --set compute.precision=fp32
+    runs+=" exact.$seed rounded.$seed other.$seed"
+  done
+  check "bf16 follows fp32: $(python3 "$here/curve.py" $runs)" python3 "$here/curve.py" $runs
 }

@@ -22,7 +22,6 @@ namespace {
 /// An op that moves more is worth all cores: what the launch costs besides (some microseconds) no longer
 /// counts, and running it next to others only spoils their caches.
 constexpr double kMostBytes = 4 << 20;
-constexpr double kMostFlops = 1 << 24;
 constexpr size_t kMostParts = 16;
 /// How far back an op looks for others to join.
 constexpr int kWindow = 64;
@@ -92,7 +91,7 @@ class SideBySidePass {
         std::any_of(node.outputs.begin(), node.outputs.end(), ragged))
       return false;
     const Cost cost = node.op->cost(node.attrs, in, node.outputs);
-    return cost.bytes <= kMostBytes && cost.matmul_flops <= kMostFlops;
+    return cost.bytes <= kMostBytes && cost.matmul_flops == 0;  // products want room to pack, per thread
   }
 
   bool together(const Node& a, const Node& b) const {

@@ -69,14 +69,15 @@ void Together::run(std::span<const Tensor> in, std::span<Tensor> out, std::byte*
     return;
   }
   const size_t count = parts_.size();
-  std::atomic<size_t> next{0}, finished{0};
+  std::atomic<size_t> next{0}, finished{0}, regions{0};
   // Each worker comes here at most once; who comes late finds nothing left to do.
   pool.run_in_order(pool.size(), [&](int64_t, int worker) {
     std::exception_ptr failure;
+    std::byte* region = nullptr;  // of those that lead parts, at most one each
     for (size_t i; (i = next.fetch_add(1)) < count; finished.fetch_add(1, std::memory_order_acq_rel)) {
+      if (!region) region = workspace + regions.fetch_add(1) * region_;
       try {
-        run_part(parts_[i], in, out, workspace + static_cast<size_t>(worker) * region_,
-                 *teams[static_cast<size_t>(worker)]);
+        run_part(parts_[i], in, out, region, *teams[static_cast<size_t>(worker)]);
       } catch (...) {
         failure = std::current_exception();
       }

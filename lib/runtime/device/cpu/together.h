@@ -1,6 +1,7 @@
 // Independent kernels at once: each led by one worker, helped by those who have nothing left to lead.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <vector>
@@ -24,7 +25,7 @@ class Together {
  public:
   Together(const Attrs& attrs, std::span<const Type> inputs, std::span<const Type> outputs, int threads);
 
-  size_t workspace_bytes() const { return region_ * static_cast<size_t>(threads_); }
+  size_t workspace_bytes() const { return region_ * std::min<size_t>(threads_, parts_.size()); }
   std::string name() const;
   /// Runs all parts. `teams`: a borrowed pool for every worker of `pool`, of its size.
   void run(std::span<const Tensor> in, std::span<Tensor> out, std::byte* workspace, ThreadPool& pool,
