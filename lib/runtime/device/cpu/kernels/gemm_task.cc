@@ -24,13 +24,13 @@ void* place(void* base, DType type, int64_t index) {
               : nullptr;
 }
 
-/// Asks for a tile of rows of up to 128 bytes, `pitch` bytes apart. Always inlined: GCC takes a
+/// Asks for a tile of rows of `bytes` bytes, `pitch` bytes apart. Always inlined: GCC takes a
 /// function that only prefetches for one without effects and drops its calls.
-[[gnu::always_inline]] inline void announce(const void* tile, int64_t rows, int64_t pitch) {
+[[gnu::always_inline]] inline void announce(const void* tile, int64_t rows, int64_t pitch,
+                                            int64_t bytes) {
   const auto* row = static_cast<const std::byte*>(tile);
   for (int64_t r = 0; r < rows; ++r, row += pitch) {
-    __builtin_prefetch(row);
-    __builtin_prefetch(row + 64);
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
   }
 }
 
@@ -64,8 +64,8 @@ class Run {
   void announce_a(const Block& block, const Rows& rows, int64_t i, const Block* later,
                   const Task* next);
   void row_of_tiles(const Block& block, const Rows& rows, int64_t i, int64_t count);
-  [[gnu::always_inline]] inline void announce_c(const Block& block, int64_t i, int64_t rows,
-                                                int64_t j) const;
+  [[gnu::always_inline]] inline void announce_c(const Block& block, int64_t side, int64_t i,
+                                                int64_t rows, int64_t j, int64_t cols) const;
   void finish(const Block& block, const float* const (&tile)[2], int64_t ld, int64_t rows,
               int64_t cols, int64_t i, int64_t j, bool add) const;
 
@@ -81,17 +81,20 @@ class Run {
   Ahead ahead_a_, ahead_b_;
 };
 
-/// Asks for what finish() will touch.
-void Run::announce_c(const Block& block, int64_t i, int64_t rows, int64_t j) const {
-  for (int64_t side = 0; side < f_.sides; ++side) {
-    const Gemm& g = block.segments[0].g[side];
-    const int64_t at = (i * g.ldc + j) * c_size_, pitch = g.ldc * c_size_;
-    if (g.c) announce(static_cast<std::byte*>(g.c) + at, rows, pitch);
-    if (batch_.epilogue == Epilogue::kNone) continue;
-    if (g.gate) announce(static_cast<const std::byte*>(g.gate) + at, rows, pitch);
-    if (g.up) announce(static_cast<const std::byte*>(g.up) + at, rows, pitch);
-    if (g.result && side == 0) announce(static_cast<std::byte*>(g.result) + at, rows, pitch);
-  }
+/// Asks for what finish() will touch, a part of it before the tile of each side: many lines at once
+/// would make the tile wait for its own.
+void Run::announce_c(const Block& block, int64_t side, int64_t i, int64_t rows, int64_t j,
+                     int64_t cols) const {
+  const Gemm& g = block.segments[0].g[side];
+  const int64_t at = (i * g.ldc + j) * c_size_, pitch = g.ldc * c_size_, bytes = cols * c_size_;
+  if (g.c) announce(static_cast<std::byte*>(g.c) + at, rows, pitch, bytes);
+  if (batch_.epilogue == Epilogue::kNone) return;
+  if (g.gate) announce(static_cast<const std::byte*>(g.gate) + at, rows, pitch, bytes);
+  if (g.up) announce(static_cast<const std::byte*>(g.up) + at, rows, pitch, bytes);
+  const int64_t half = f_.sides == 1 ? 0 : rows / 2, from = side == 0 ? 0 : half;
+  const int64_t to = f_.sides == 1 || side == 1 ? rows : half;
+  if (g.result)
+    announce(static_cast<std::byte*>(g.result) + at + from * pitch, to - from, pitch, bytes);
 }
 
 /// A tile that was computed aside, rows `ld` apart.
@@ -266,11 +269,11 @@ void Run::row_of_tiles(const Block& block, const Rows& rows, int64_t i, int64_t 
     const int vectors = cols == f_.width ? full_ : static_cast<int>(ceil_div(cols, f_.set->lanes));
     const bool straight = plain() && (cols == f_.width || cols % f_.set->lanes == 0);
     const bool finishes = f_.strip ? block.last : !straight;
-    if (finishes) announce_c(block, i, count, j);
     const float* tile[2];
     int64_t ld = kMaxTileCols;
     for (int64_t side = 0; side < f_.sides; ++side) {
       const Gemm& g = block.segments[0].g[side];
+      if (finishes) announce_c(block, side, i, count, j, cols);
       float* c = edge[side];
       bool add = false;
       if (f_.strip) {
