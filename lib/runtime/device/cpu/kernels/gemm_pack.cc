@@ -72,29 +72,26 @@ void Ahead::add_a(const Form& f, const Gemm& g, int64_t p0, int64_t k, int64_t i
       std::min(kPackRows, end - i) * size);
 }
 
-void Ahead::begin_row() {
+/// The rest of the region in turn, or the next one; of rows that stand anywhere one by one.
+void Ahead::begin_region() {
+  left_ = 0;
+  while (at_ < count_ && regions_[at_].next == regions_[at_].end) ++at_;
   if (at_ == count_) return;
-  const Region& r = regions_[at_];
-  const uintptr_t row = reinterpret_cast<uintptr_t>(r.base + r.rows(r.next) * r.pitch);
-  line_ = row & ~uintptr_t{63}, line_end_ = row + static_cast<uintptr_t>(r.bytes);
+  Region& r = regions_[at_];
+  row_ = reinterpret_cast<uintptr_t>(r.base + r.rows(r.next) * r.pitch);
+  pitch_ = r.pitch, bytes_ = r.bytes;
+  left_ = r.rows.slots ? 1 : r.end - r.next;
+  r.next += left_;
+  line_ = row_ & ~uintptr_t{63}, line_end_ = row_ + static_cast<uintptr_t>(bytes_);
 }
 
 void Ahead::begin(int64_t turns) {
   at_ = 0;
+  if (lines_ == 0) return;
   turns = std::max<int64_t>(1, turns);
   // Many at once would only wait for one another: where turns are few, asking does not pay.
   per_turn_ = lines_ > kMostLines * turns ? 0 : ceil_div(lines_, turns);
-  begin_row();
-}
-
-void Ahead::turn() {
-  for (int64_t i = 0; i < per_turn_ && at_ < count_; ++i) {
-    __builtin_prefetch(reinterpret_cast<const void*>(line_), 0, 2);
-    line_ += 64;
-    if (line_ < line_end_) continue;
-    if (++regions_[at_].next == regions_[at_].end) ++at_;
-    begin_row();
-  }
+  if (per_turn_ > 0) begin_region();
 }
 
 }  // namespace moetrain::cpu::products

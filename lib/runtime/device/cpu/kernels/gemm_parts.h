@@ -152,10 +152,16 @@ class Ahead {
   /// What pack_a will read of a transposed A, k in [p0, p0 + k), from row i on.
   void add_a(const Form& f, const Gemm& g, int64_t p0, int64_t k, int64_t i, int64_t end);
   /// Forgets all that was added.
-  void clear() { count_ = at_ = 0, lines_ = per_turn_ = 0; }
+  void clear() { count_ = at_ = 0, left_ = lines_ = per_turn_ = 0; }
   /// To be asked for over about `turns` turns.
   void begin(int64_t turns);
-  void turn();
+  void turn() {
+    for (int64_t i = per_turn_; i > 0 && left_ > 0; --i) {
+      __builtin_prefetch(reinterpret_cast<const void*>(line_), 0, 2);
+      line_ += 64;
+      if (line_ >= line_end_) next_row();
+    }
+  }
 
  private:
   static constexpr int64_t kMostLines = 400;
@@ -164,11 +170,18 @@ class Ahead {
     RowSource rows;
     int64_t pitch, next, end, bytes;
   };
-  void begin_row();
+  void begin_region();
+  void next_row() {
+    if (--left_ == 0 || regions_[at_].rows.slots) return begin_region();
+    row_ += pitch_;
+    line_ = row_ & ~uintptr_t{63}, line_end_ = row_ + bytes_;
+  }
 
   Region regions_[2 * kMaxSegments];
   int count_ = 0, at_ = 0;
-  uintptr_t line_ = 0, line_end_ = 0;
+  uintptr_t row_ = 0, line_ = 0, line_end_ = 0;
+  int64_t pitch_ = 0, bytes_ = 0;
+  int64_t left_ = 0;  ///< rows of the region that is being asked for
   int64_t per_turn_ = 0, lines_ = 0;
 };
 
