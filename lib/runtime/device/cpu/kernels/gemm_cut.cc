@@ -40,13 +40,17 @@ Form form_of(const GemmBatch& batch, DType operands, DType c_type) {
   f.width = f.set->tile_cols();
   f.block = f.reserve = f.pack_a ? kBlockPackedA : kBlock;
   f.panels = f.pack_a ? kPanelsPackedA / f.sides : 1;
-  if (f.sides == 2 && !f.pack_a) {
-    // Both panels keep within what one may take, and blocks are those of a product by itself.
+  if (!f.pack_a && (f.sides == 2 || batch.epilogue != Epilogue::kNone)) {
+    // An epilogue reads and writes several arrays: wide pieces of their rows, as many panels as a
+    // long one takes room. Blocks are those of a product by itself.
     const int64_t words = ceil_div(batch.at(0, 0).k, f.set->pair);
-    if (words > f.block / 2)
+    if (f.sides == 2 && words > f.block / 2) {
       f.width = f.set->vectors / 2 * f.set->lanes;
-    else
-      f.reserve = f.block / 2;
+    } else {
+      f.panels = std::clamp<int64_t>(kBlock / std::max<int64_t>(1, f.sides * words), 1,
+                                     kPanelsPackedA / f.sides);
+      if (f.panels > 1 || f.sides == 2) f.reserve = std::min(words, f.block);
+    }
   }
   f.operands = operands;
   f.c_type = c_type;
@@ -92,6 +96,7 @@ Tasks::Tasks(const Form& f, const GemmBatch& batch, int threads) : batch_(batch)
   } else {
     const int64_t most = std::max<int64_t>(1, largest_rows / (2 * kFewRows));
     ranges = std::clamp<int64_t>(ceil_div(threads, parts), 1, most);
+    while (per_task_ > 1 && parts * groups() * ranges < threads) --per_task_;
   }
   groups();
   range_rows_ = piece_rows_ = ceil_div(largest_rows, ranges);

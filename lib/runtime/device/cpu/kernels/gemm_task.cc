@@ -11,6 +11,9 @@ namespace {
 constexpr int64_t kMostRows = 16, kMostRowsTransposed = 48;
 static_assert(kMostRowsTransposed * kUnpackedPitch <= kBlock * kMaxTileCols);
 
+/// Floats of a row of tiles with an epilogue: those of all panels of a task, and a vector of padding.
+constexpr int64_t kMaxRowWords = kMaxTileCols * kPanelsPackedA + 16;
+
 /// Rows of the next tile when `left` are left: not a full tile and then a sliver, which would be
 /// bound by loads, but two halves.
 int64_t tile_rows(int64_t left) {
@@ -44,7 +47,8 @@ class Run {
         scratch_(scratch),
         c_size_(static_cast<int64_t>(size_of(f.c_type))),
         full_(static_cast<int>(f.width / f.set->lanes)),
-        panels_(ceil_div(task.n1 - task.n0, f.width)) {}
+        panels_(ceil_div(task.n1 - task.n0, f.width)),
+        whole_rows_(task.n1 - task.n0 == batch.at(task.part, 0).ldc) {}
 
   void in_place(const Block& block);
   bool reads_in_place(const Block& block) const;
@@ -64,8 +68,8 @@ class Run {
   void announce_a(const Block& block, const Rows& rows, int64_t i, const Block* later,
                   const Task* next);
   void row_of_tiles(const Block& block, const Rows& rows, int64_t i, int64_t count);
-  [[gnu::always_inline]] inline void announce_c(const Block& block, int64_t side, int64_t i,
-                                                int64_t rows, int64_t j, int64_t cols) const;
+  [[gnu::always_inline]] inline void announce_c(const Gemm& g, int64_t i, int64_t rows, int64_t j,
+                                                int64_t cols) const;
   void finish(const Block& block, const float* const (&tile)[2], int64_t ld, int64_t rows,
               int64_t cols, int64_t i, int64_t j, bool add) const;
 
@@ -76,25 +80,20 @@ class Run {
   const int64_t c_size_;
   const int full_;  // vectors of a whole tile
   const int64_t panels_;
+  const bool whole_rows_;  // of C
   Panels b_[kMaxSegments][2];
   bool stands_ = false;  // B's rows of floats stand as a panel does, only further apart
   Ahead ahead_a_, ahead_b_;
 };
 
-/// Asks for what finish() will touch, a part of it before the tile of each side: many lines at once
-/// would make the tile wait for its own.
-void Run::announce_c(const Block& block, int64_t side, int64_t i, int64_t rows, int64_t j,
-                     int64_t cols) const {
-  const Gemm& g = block.segments[0].g[side];
+/// Asks for the tile of C that finish() will touch.
+void Run::announce_c(const Gemm& g, int64_t i, int64_t rows, int64_t j, int64_t cols) const {
   const int64_t at = (i * g.ldc + j) * c_size_, pitch = g.ldc * c_size_, bytes = cols * c_size_;
   if (g.c) announce(static_cast<std::byte*>(g.c) + at, rows, pitch, bytes);
   if (batch_.epilogue == Epilogue::kNone) return;
   if (g.gate) announce(static_cast<const std::byte*>(g.gate) + at, rows, pitch, bytes);
   if (g.up) announce(static_cast<const std::byte*>(g.up) + at, rows, pitch, bytes);
-  const int64_t half = f_.sides == 1 ? 0 : rows / 2, from = side == 0 ? 0 : half;
-  const int64_t to = f_.sides == 1 || side == 1 ? rows : half;
-  if (g.result)
-    announce(static_cast<std::byte*>(g.result) + at + from * pitch, to - from, pitch, bytes);
+  if (g.result) announce(static_cast<std::byte*>(g.result) + at, rows, pitch, bytes);
 }
 
 /// A tile that was computed aside, rows `ld` apart.
@@ -261,20 +260,25 @@ void Run::row_of_tiles(const Block& block, const Rows& rows, int64_t i, int64_t 
     }
     a[n] = gathered_rows;  // rows are gathered for one contraction only
   }
-  alignas(64) float edge[2][kTileRows * kMaxTileCols];
+  // Where the task has whole rows, all its tiles come before the epilogue, which then runs along
+  // them: the hardware asks for memory that goes on and on. Asking for a tile's share of several
+  // arrays, many lines at once, holds the tile up.
+  const bool joint = batch_.epilogue != Epilogue::kNone && whole_rows_;
+  alignas(64) float edge[kTileRows * kMaxRowWords];
+  const int64_t edge_ld = joint ? f_.sides * span + 16 : kMaxTileCols;
   int64_t j = t_.n0;
   for (int64_t panel = 0; panel < panels_; ++panel, j += f_.width) {
     ahead_a_.turn(), ahead_b_.turn();
     const int64_t cols = std::min(f_.width, t_.n1 - j);
     const int vectors = cols == f_.width ? full_ : static_cast<int>(ceil_div(cols, f_.set->lanes));
     const bool straight = plain() && (cols == f_.width || cols % f_.set->lanes == 0);
-    const bool finishes = f_.strip ? block.last : !straight;
-    const float* tile[2];
-    int64_t ld = kMaxTileCols;
+    const bool finishes = !joint && (f_.strip ? block.last : !straight);
+    const float* tile[2] = {};
+    int64_t ld = edge_ld;
     for (int64_t side = 0; side < f_.sides; ++side) {
       const Gemm& g = block.segments[0].g[side];
-      if (finishes) announce_c(block, side, i, count, j, cols);
-      float* c = edge[side];
+      if (finishes) announce_c(g, i, count, j, cols);
+      float* c = edge + (joint ? side * span + panel * f_.width : side * kTileRows * kMaxTileCols);
       bool add = false;
       if (f_.strip) {
         c = scratch_.strip + (i - rows.m0) * strip_ld + side * span + panel * f_.width;
@@ -293,6 +297,10 @@ void Run::row_of_tiles(const Block& block, const Rows& rows, int64_t i, int64_t 
     }
     if (finishes) finish(block, tile, ld, count, cols, i, j, accumulate);
   }
+  if (!joint || (f_.strip && !block.last)) return;
+  const float* first = f_.strip ? scratch_.strip + (i - rows.m0) * strip_ld : edge;
+  finish(block, {first, first + span}, f_.strip ? strip_ld : edge_ld, count, t_.n1 - t_.n0, i, t_.n0,
+         accumulate);
 }
 
 void Run::packed(const Task* next, const Task* other) {
