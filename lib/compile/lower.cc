@@ -59,13 +59,6 @@ class Lowering {
     return node.op == &ops::kInput || node.op == &ops::kState;
   }
 
-  /// The output is the input's memory, unchanged.
-  static bool only_renames(const Node& node) {
-    if (node.op == &ops::kReshape || node.op == &ops::kSettle) return true;
-    return (node.op == &ops::kStack || node.op == &ops::kUnstack) &&
-           node.attrs.integer_or("plain", 0) != 0;
-  }
-
   int64_t row_bytes(const Type& type) const {
     int64_t bytes = static_cast<int64_t>(size_of(type.dtype));
     for (size_t d = 2; d < type.shape.size(); ++d) bytes *= type.shape[d];
@@ -162,7 +155,7 @@ class Lowering {
     segment.chunk = wanted.chunk;
     for (int n : wanted.nodes) {
       const Node& node = graph_.nodes[n];
-      if (only_renames(node)) continue;  // the output slot is an alias: nothing to run
+      if (ops::only_renames(node)) continue;  // the output slot is an alias: nothing to run
       std::vector<int> in, out;
       for (Value v : node.inputs) in.push_back(slot_of(v));
       for (size_t k = 0; k < node.outputs.size(); ++k) {

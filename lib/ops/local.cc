@@ -4,7 +4,9 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "ops/basic.h"
 #include "ops/common.h"
+#include "ops/settle.h"
 
 namespace moetrain::ops {
 
@@ -184,6 +186,11 @@ const OpDef kReduceScatter{"reduce_scatter", reduce_scatter_types, no_rule, null
 const OpDef kAllReduce{"all_reduce", same_type, no_rule, nullptr, moving_cost, nullptr};
 const OpDef kAllToAll{"all_to_all", same_type, no_rule, nullptr, moving_cost, nullptr};
 const OpDef kExchange{"exchange", exchange_types, no_rule, nullptr, moving_cost, nullptr};
+bool only_renames(const Node& node) {
+  if (node.op == &kReshape || node.op == &kSettle) return true;
+  return (node.op == &kStack || node.op == &kUnstack) && node.attrs.integer_or("plain", 0) != 0;
+}
+
 bool is_collective(const OpDef& op) {
   return &op == &kAllGather || &op == &kReduceScatter || &op == &kAllReduce ||
          &op == &kAllToAll || &op == &kExchange || &op == &kRowsAllToAll;

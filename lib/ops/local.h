@@ -39,5 +39,7 @@ extern const OpDef kExchange;
 
 /// Is this op one that the executor gives to the communicator?
 bool is_collective(const OpDef& op);
+/// Is the node's output its operand's memory under another type, so that nothing runs?
+bool only_renames(const Node& node);
 
 }  // namespace moetrain::ops

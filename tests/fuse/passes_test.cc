@@ -205,7 +205,7 @@ TEST(RopeSplit, LeavesWhatOthersReadAlone) {
 }
 
 // The gradient that reaches the norm before experts comes from the shared expert, the routed ones and the
-// router; the sum of the shared expert's two products stays for them to become one.
+// router; the shared expert's two products have become one before.
 TEST(FusionCounts, NormGradientsTakeTheTermsOfTheirSum) {
   const Compiled fused = compile(training_graph(tiny_model(), DType::kBF16), {});
   int of_terms = 0;

@@ -63,6 +63,25 @@ TEST(SideBySidePass, NothingPassesACollectiveOrAnotherLayer) {
   EXPECT_EQ(i.groups(), 0);
 }
 
+TEST(SideBySidePass, NobodyWaitsForATransferThatOnlyAnotherNeeds) {
+  for (bool both : {false, true}) {
+    Independent i;
+    const Value moved = i.g.add(ops::kAllReduce, {i.x1}, {{"axes", std::vector<int64_t>{0}}}, "moved");
+    const Value a = i.norm(moved, "a"), b = i.norm(both ? moved : i.x2, "b");
+    for (Value v : {a, b}) i.g.mark_output("y", v);
+    EXPECT_EQ(i.groups(), both ? 1 : 0);
+  }
+}
+
+TEST(SideBySidePass, WhatRunsNothingIsNoPart) {
+  Independent i;
+  const Value a = ops::reshape(i.g, i.x1, {4, 8}), b = ops::reshape(i.g, i.x2, {4, 8});
+  Attrs plain{{"dim", int64_t{0}}, {"plain", int64_t{1}}};
+  const Value c = i.g.add(ops::kUnstack, {i.x1}, plain), d = i.g.add(ops::kUnstack, {i.x2}, plain);
+  for (Value v : {a, b, c, d}) i.g.mark_output("y", v);
+  EXPECT_EQ(i.groups(), 0);
+}
+
 TEST(SideBySidePass, WhoReadsComesBeforeWhoOverwrites) {
   Independent i;
   const Value other = ops::state(i.g, "other", DType::kF32, {4});

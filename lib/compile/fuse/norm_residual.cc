@@ -82,16 +82,10 @@ class NormResidualPass {
     }
   }
 
-  bool is_product(Value v) const {
-    const Node& node = old_.node(v);
-    return node.op == &ops::kMatmulDx || node.op == &ops::kGroupedMatmulDx;
-  }
-
-  /// Terms of dy with widening casts and sums nobody else reads opened. A sum of two products stays: they
-  /// can become one product.
+  /// Terms of dy with widening casts and sums nobody else reads opened.
   void open(Value v, int norm, std::vector<Value>& terms) {
     const Node& node = old_.node(v);
-    const bool sum = is_sum(node) && !(is_product(node.inputs[0]) && is_product(node.inputs[1]));
+    const bool sum = is_sum(node);
     const bool widens = node.op == &ops::kCast &&
                         size_of(old_.type(node.inputs[0]).dtype) < size_of(node.outputs[0].dtype);
     if ((!sum && !widens) || readers_.at(v) != 1 || !together(v.node, norm) || gone_.count(v.node)) {

@@ -55,7 +55,6 @@ class SideBySidePass {
     }
   }
 
-  static bool renames(const Node& node) { return node.op == &ops::kReshape || node.op == &ops::kSettle; }
 
   /// What node i touches in memory, and what of it it overwrites.
   void note(int i) {
@@ -65,10 +64,15 @@ class SideBySidePass {
     for (size_t k = 0; k < node.outputs.size(); ++k) {
       const Value v{i, static_cast<int>(k)}, at = root(v);
       touched.insert(at);
-      if (at != v && !renames(node)) written.insert(at);
+      if (at != v && !ops::only_renames(node)) written.insert(at);
     }
     touched_.push_back(std::move(touched));
     written_.push_back(std::move(written));
+    int last = is_moved(node) ? i : -1;
+    if (!is_moved(node)) {
+      for (Value v : node.inputs) last = std::max(last, transfer_[v.node]);
+    }
+    transfer_.push_back(last);
   }
 
   static bool is_moved(const Node& node) {
@@ -78,9 +82,8 @@ class SideBySidePass {
   bool is_small(int i) const {
     const Node& node = old_.nodes[i];
     // Sums that may find their state not cleared yet are the executor's business (ZeroStates).
-    static constexpr std::array<const OpDef*, 5> kApart = {&ops::kAccumulate, &ops::kClear, &ops::kReshape,
-                                                           &ops::kSettle, &ops::kSideBySide};
-    if (node.inputs.empty() || node.outputs.empty() || is_moved(node) || !node.op->reference ||
+    static constexpr std::array<const OpDef*, 3> kApart = {&ops::kAccumulate, &ops::kClear, &ops::kSideBySide};
+    if (node.inputs.empty() || node.outputs.empty() || is_moved(node) || ops::only_renames(node) || !node.op->reference ||
         !node.op->cost || node.attrs.integer_or("accumulate", 0) != 0 ||
         std::find(kApart.begin(), kApart.end(), node.op) != kApart.end())
       return false;
@@ -102,11 +105,11 @@ class SideBySidePass {
   /// Whether `v` stands before node `first`, or can: what only renames a value is made when it is asked for.
   bool stands_before(Value v, int first) const {
     const Node& node = old_.node(v);
-    return v.node < first || node.inputs.empty() || (renames(node) && stands_before(node.inputs[0], first));
+    return v.node < first || node.inputs.empty() || (ops::only_renames(node) && stands_before(node.inputs[0], first));
   }
   Value made_before(Value v) {
     const Node& node = old_.node(v);
-    if (renames(node)) {
+    if (ops::only_renames(node)) {
       made_before(node.inputs[0]);
       rebuild_.copy(v.node);
     }
@@ -138,7 +141,9 @@ class SideBySidePass {
         if (g == oldest_) ++oldest_;
         continue;
       }
-      if (group.size() < kMostParts && together(old_.nodes[group.front()], old_.nodes[i]) &&
+      // Nor may one wait for a transfer that only another one needs.
+      if (group.size() < kMostParts && transfer_[group.front()] == transfer_[i] &&
+          together(old_.nodes[group.front()], old_.nodes[i]) &&
           may_move(i, group.front())) {
         group.push_back(i);
         group_of_[i] = static_cast<int>(g);
@@ -176,6 +181,7 @@ class SideBySidePass {
   const Graph& old_;
   FusionReport& report_;
   std::vector<std::set<Value>> touched_, written_;  // by node: roots
+  std::vector<int> transfer_;  // by node: the last collective or message it waits for, or -1
   std::vector<std::vector<int>> groups_;
   std::vector<int> group_of_;
   size_t oldest_ = 0;  // groups before it are out of reach

@@ -9,7 +9,7 @@ namespace moetrain {
 /// Ops too small to keep all cores busy (norms of latents, rotations, updates of gains) that do not need one
 /// another become one launch at the place of the first of them; a device runs them on different cores.
 /// Nothing moves past a collective, out of its layer, phase or stage, or past somebody who reads what it
-/// overwrites.
+/// overwrites, and parts wait for the same transfer or for none. (Elsewhere called horizontal or parallel fusion.)
 LocalGraph fuse_side_by_side(const LocalGraph& local, FusionReport& report);
 
 }  // namespace moetrain

@@ -70,7 +70,7 @@ void Together::run(std::span<const Tensor> in, std::span<Tensor> out, std::byte*
   }
   const size_t count = parts_.size();
   std::atomic<size_t> next{0}, finished{0}, regions{0};
-  // Each worker comes here at most once; who comes late finds nothing left to do.
+  // Who comes late, or again, finds no part left to lead: so there are as many regions as leaders.
   pool.run_in_order(pool.size(), [&](int64_t, int worker) {
     std::exception_ptr failure;
     std::byte* region = nullptr;  // of those that lead parts, at most one each
