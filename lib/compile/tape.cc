@@ -12,11 +12,6 @@
 
 namespace moetrain {
 
-int root_slot(const Plan& plan, int slot) {
-  while (plan.slots[slot].alias >= 0) slot = plan.slots[slot].alias;
-  return slot;
-}
-
 namespace {
 
 void append(std::vector<int>& to, const std::vector<int>& more) {

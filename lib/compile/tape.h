@@ -23,8 +23,6 @@ struct SegmentWork {
   std::vector<int> parts;  ///< Segment::parts
 };
 
-/// The slot whose memory `slot` is.
-int root_slot(const Plan& plan, int slot);
 /// Root slots an instruction reads or writes.
 void touched_slots(const Plan& plan, const Instruction& instruction, std::vector<int>& slots);
 

@@ -13,6 +13,19 @@ const char* lane_name(int lane) {
   return kNames[lane];
 }
 
+int root_slot(const Plan& plan, int slot) {
+  while (plan.slots[slot].alias >= 0) slot = plan.slots[slot].alias;
+  return slot;
+}
+
+int64_t expected_rows(const Plan& plan, const Launch& launch) {
+  if (launch.out.empty()) return 0;
+  const Slot& y = plan.slots[launch.out[0]];
+  const Shape& shape = y.type.shape;
+  if (y.extent >= 0) return plan.extents[y.extent].expected;
+  return shape.empty() ? 1 : numel(shape) / std::max<int64_t>(1, shape.back());
+}
+
 const Segment& Plan::segment(const std::string& name) const {
   for (const Segment& s : segments) {
     if (s.name == name) return s;

@@ -141,6 +141,11 @@ struct Plan {
   int64_t frame_bytes() const;
 };
 
+/// The slot whose memory `slot` is: what it is an alias of, in the end.
+int root_slot(const Plan& plan, int slot);
+/// Rows of the launch's first result (1 of a scalar, 0 without a result), at balanced routing.
+int64_t expected_rows(const Plan& plan, const Launch& launch);
+
 /// The whole plan as text: slots, groups, tape.
 std::string print(const Plan& plan);
 /// One line per collective, in the order of the graph: name, op, group, bytes this rank sends. Ragged ones at

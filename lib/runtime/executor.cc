@@ -102,11 +102,6 @@ Executor::~Executor() {
   for (std::byte* memory : owned_) device_.release(memory);
 }
 
-int Executor::root(int slot) const {
-  while (plan_.slots[slot].alias >= 0) slot = plan_.slots[slot].alias;
-  return slot;
-}
-
 Executor::Frame& Executor::frame(int group, int side) const {
   return *frames_[group][entered_[side][group]];
 }
@@ -125,7 +120,7 @@ void Executor::enter(const std::vector<int>& frames, const std::vector<int>& bac
 }
 
 std::byte* Executor::address(int slot, int side) const {
-  const int at = root(slot);
+  const int at = root_slot(plan_, slot);
   const Slot& s = plan_.slots[at];
   if (s.frame < 0) return base_[at];
   const Frame& f = frame(s.frame, side);
@@ -182,12 +177,12 @@ void Executor::prepare_zero_states(const Instruction& instruction, Prepared& p) 
   const auto* l = std::get_if<Launch>(&instruction.what);
   const auto* c = std::get_if<Collective>(&instruction.what);
   std::vector<int> own;
-  if (l && l->op == &ops::kClear && zero_->may_wait(root(l->out[0]))) {
-    p.clears = root(l->out[0]);
+  if (l && l->op == &ops::kClear && zero_->may_wait(root_slot(plan_, l->out[0]))) {
+    p.clears = root_slot(plan_, l->out[0]);
     own = {p.clears};
   }
   if (l && (p.overwrite = overwriting(*l, plan_))) {
-    for (int& s : p.overwrite->states) s = root(s);
+    for (int& s : p.overwrite->states) s = root_slot(plan_, s);
     own = p.overwrite->states;
     if (std::any_of(own.begin(), own.end(), [&](int s) { return zero_->may_wait(s); })) {
       std::vector<Type> in, out;
@@ -201,21 +196,17 @@ void Executor::prepare_zero_states(const Instruction& instruction, Prepared& p) 
   }
   for (const std::vector<int>* slots : {l ? &l->in : &c->in, l ? &l->out : &c->out}) {
     for (int s : *slots) {
-      const bool mine = std::find(own.begin(), own.end(), root(s)) != own.end();
-      if (!mine && zero_->may_wait(root(s))) p.touches.push_back(root(s));
+      const bool mine = std::find(own.begin(), own.end(), root_slot(plan_, s)) != own.end();
+      if (!mine && zero_->may_wait(root_slot(plan_, s))) p.touches.push_back(root_slot(plan_, s));
     }
   }
 }
 
 /// Lets the device keep the operands of a launch that are states.
 void Executor::keep_weights(const Launch& launch, const KernelChoice& kernel) {
-  if (launch.out.empty()) return;
-  const Slot& y = plan_.slots[launch.out[0]];
-  const int64_t rows = y.extent >= 0 ? plan_.extents[y.extent].expected
-                       : y.type.shape.empty() ? 1
-                                              : numel(y.type.shape) / std::max<int64_t>(1, y.type.shape.back());
+  const int64_t rows = expected_rows(plan_, launch);
   for (size_t i = 0; i < launch.in.size(); ++i) {
-    if (plan_.slots[root(launch.in[i])].home == Home::kState)
+    if (plan_.slots[root_slot(plan_, launch.in[i])].home == Home::kState)
       owned_bytes_ += device_.keep(kernel, launch.attrs, i, tensor(launch.in[i]), rows);
   }
 }
@@ -394,7 +385,7 @@ void Executor::write(const Port& port, const void* host, size_t bytes) {
   MT_CHECK(bytes == static_cast<size_t>(plan_.slots[port.slot].bytes), "writing ", port.name, ": ",
            bytes, " bytes into ", plan_.slots[port.slot].bytes);
   Lane& lane = device_.lane(kComputeLane);
-  zero_->settle(root(port.slot), lane);
+  zero_->settle(root_slot(plan_, port.slot), lane);
   device_.copy_in(address(port.slot), host, bytes, lane);
   lane.synchronize();
 }
@@ -402,13 +393,13 @@ void Executor::write(const Port& port, const void* host, size_t bytes) {
 void Executor::read(const Port& port, void* host, size_t bytes) const {
   MT_CHECK(bytes == static_cast<size_t>(plan_.slots[port.slot].bytes), "reading ", port.name);
   Lane& lane = device_.lane(kComputeLane);
-  zero_->settle(root(port.slot), lane);
+  zero_->settle(root_slot(plan_, port.slot), lane);
   device_.copy_out(host, address(port.slot), bytes, lane);
   lane.synchronize();
 }
 
 void Executor::clear(const Port& port) {
-  if (zero_->may_wait(root(port.slot))) return zero_->clear(root(port.slot));
+  if (zero_->may_wait(root_slot(plan_, port.slot))) return zero_->clear(root_slot(plan_, port.slot));
   const std::vector<std::byte> zeros(plan_.slots[port.slot].bytes);
   write(port, zeros.data(), zeros.size());
 }

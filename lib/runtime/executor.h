@@ -89,7 +89,6 @@ class Executor {
   void run_bind(const Bind& bind, int side, Lane& lane);
   void account(const Segment& segment, const std::vector<Prepared>& prepared);
   std::byte* address(int slot, int side = 0) const;
-  int root(int slot) const;
   Tensor tensor(int slot, int side = 0) const;
   Frame& frame(int group, int side) const;
 

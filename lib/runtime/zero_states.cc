@@ -15,11 +15,6 @@ namespace moetrain {
 
 namespace {
 
-int root_of(const Plan& plan, int slot) {
-  while (plan.slots[slot].alias >= 0) slot = plan.slots[slot].alias;
-  return slot;
-}
-
 Attrs without_addition(const Attrs& attrs) {
   Attrs rest;
   for (const auto& [name, value] : attrs.items()) {
@@ -51,12 +46,12 @@ ZeroStates::ZeroStates(const Plan& plan, Device& device, const std::vector<std::
       const auto* launch = std::get_if<Launch>(&instruction.what);
       if (launch == nullptr) continue;
       if (launch->op == &ops::kClear) {
-        const int root = root_of(plan, launch->out[0]);
+        const int root = root_slot(plan, launch->out[0]);
         const Slot& state = plan.slots[root];
         if (state.home == Home::kState && state.bytes == plan.slots[launch->out[0]].bytes)
           cleared.insert(root);
       } else if (const auto overwrite = overwriting(*launch, plan)) {
-        for (int s : overwrite->states) added.insert(root_of(plan, s));
+        for (int s : overwrite->states) added.insert(root_slot(plan, s));
       }
     }
   }

@@ -60,8 +60,7 @@ void PlanInspection::measure_memory() {
   const Plan& plan = compiled_.plan;
   std::set<int> counted;
   for (const Port& port : plan.states) {
-    int slot = port.slot;
-    while (plan.slots[slot].alias >= 0) slot = plan.slots[slot].alias;
+    const int slot = root_slot(plan, port.slot);
     if (!counted.insert(slot).second) continue;
     const int64_t bytes = plan.slots[slot].bytes;
     const std::string& n = port.name;

@@ -39,15 +39,9 @@ KernelMemory kernel_memory(const Plan& plan, Device& device) {
       for (int s : l->out) out.push_back(plan.slots[s].type);
       const KernelChoice kernel = device.choose(*l->op, l->attrs, in, out);
       memory.workspace = std::max(memory.workspace, static_cast<int64_t>(kernel.workspace_bytes));
-      if (out.empty()) continue;
-      const Slot& y = plan.slots[l->out[0]];
-      const Shape& shape = y.type.shape;
-      const int64_t rows = y.extent >= 0   ? plan.extents[y.extent].expected
-                           : shape.empty() ? 1
-                                           : numel(shape) / std::max<int64_t>(1, shape.back());
+      const int64_t rows = expected_rows(plan, *l);
       for (size_t i = 0; i < in.size(); ++i) {
-        int weight = l->in[i];
-        while (plan.slots[weight].alias >= 0) weight = plan.slots[weight].alias;
+        const int weight = root_slot(plan, l->in[i]);
         if (plan.slots[weight].home != Home::kState) continue;
         const int64_t bytes = device.kept_bytes(kernel, l->attrs, i, in[i], rows);
         if (bytes > 0 && kept.insert({weight, kernel.handle}).second) memory.packed += bytes;

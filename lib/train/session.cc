@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/reader.h"
+#include "config/field.h"
 #include "train/cores.h"
 #include "train/kernel_memory.h"
 #include "train/machine.h"
@@ -86,16 +87,9 @@ CompileRequest compile_request(const Config& config, const Graph& graph, int ran
   request.world = world;
   request.recompute = static_cast<RecomputeMode>(static_cast<int>(config.compute.recompute));
   request.fusion = config.compute.fusion;
-  const FusionConfig& passes = config.compute.fusion_passes;
-  for (const auto& [name, on] : {std::pair{"accumulate", passes.accumulate},
-                                 {"projections", passes.projections},
-                                 {"swiglu", passes.swiglu},
-                                 {"gather", passes.gather},
-                                 {"norm_residual", passes.norm_residual},
-                                 {"rope_split", passes.rope_split},
-                                 {"adamw_copy", passes.adamw_copy},
-                                 {"side_by_side", passes.side_by_side}}) {
-    if (!on) request.fusion_off.push_back(name);
+  FusionConfig passes = config.compute.fusion_passes;
+  for (const Field& pass : describe(passes)) {
+    if (!*std::get<bool*>(pass.target)) request.fusion_off.push_back(pass.name);
   }
   request.overlap.on = config.parallel.overlap;
   request.overlap.store_bytes = config.parallel.weight_gradient_store;

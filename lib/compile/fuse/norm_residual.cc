@@ -6,9 +6,7 @@
 #include "compile/fuse/rebuild.h"
 #include "ops/basic.h"
 #include "ops/common.h"
-#include "ops/experts.h"
 #include "ops/fused_norm.h"
-#include "ops/matmul.h"
 #include "ops/norm.h"
 
 namespace moetrain {
@@ -46,14 +44,8 @@ class NormResidualPass {
     std::vector<Value> dy = {};
   };
 
-  int64_t bytes(Value v) const {
-    const Type& type = old_.type(v);
-    return numel(type.shape) * static_cast<int64_t>(size_of(type.dtype));
-  }
-  bool together(int a, int b) const {
-    const Tag &x = old_.nodes[a].tag, &y = old_.nodes[b].tag;
-    return x.phase == y.phase && x.stage == y.stage;
-  }
+  int64_t bytes(Value v) const { return expected_bytes(old_, v); }
+  bool together(int a, int b) const { return same_phase(old_, a, b); }
   /// The residual stream and its gradient are float32; kernels are made for that.
   bool is_stream(Value v) const { return old_.type(v).dtype == DType::kF32; }
   /// Every reader of node `of` stands behind node `place`, so the value may be made there.
@@ -85,10 +77,9 @@ class NormResidualPass {
   /// Terms of dy with widening casts and sums nobody else reads opened.
   void open(Value v, int norm, std::vector<Value>& terms) {
     const Node& node = old_.node(v);
-    const bool sum = is_sum(node);
     const bool widens = node.op == &ops::kCast &&
                         size_of(old_.type(node.inputs[0]).dtype) < size_of(node.outputs[0].dtype);
-    if ((!sum && !widens) || readers_.at(v) != 1 || !together(v.node, norm) || gone_.count(v.node)) {
+    if ((!is_sum(node) && !widens) || readers_.at(v) != 1 || !together(v.node, norm) || gone_.count(v.node)) {
       terms.push_back(v);
       return;
     }
@@ -98,16 +89,7 @@ class NormResidualPass {
   }
 
   /// The one cast of `v` that may be made together with it at `place`, or -1.
-  int cast_of(Value v, int place) const {
-    for (int user : users_[v.node]) {
-      const Node& node = old_.nodes[user];
-      if (node.op == &ops::kCast && node.inputs[0] == v && together(user, place) &&
-          node.outputs[0].dtype == DType::kBF16) {
-        return user;
-      }
-    }
-    return -1;
-  }
+  int cast_of(Value v, int place) const { return bf16_cast_of(old_, users_, v, place); }
 
   void find(int index) {
     const Node& node = old_.nodes[index];

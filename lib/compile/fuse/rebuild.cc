@@ -2,6 +2,7 @@
 #include "compile/fuse/rebuild.h"
 
 #include "base/error.h"
+#include "ops/basic.h"
 
 namespace moetrain {
 
@@ -66,6 +67,22 @@ std::map<Value, int> reader_counts(const Graph& graph) {
   }
   for (const NamedValue& o : graph.outputs) ++counts[o.value];
   return counts;
+}
+
+bool same_phase(const Graph& graph, int a, int b) {
+  const Tag &x = graph.nodes[a].tag, &y = graph.nodes[b].tag;
+  return x.phase == y.phase && x.stage == y.stage;
+}
+
+int bf16_cast_of(const Graph& graph, const std::vector<std::vector<int>>& users, Value v, int near) {
+  for (int user : users[v.node]) {
+    const Node& node = graph.nodes[user];
+    if (node.op == &ops::kCast && node.inputs[0] == v && same_phase(graph, user, near) &&
+        node.outputs[0].dtype == DType::kBF16) {
+      return user;
+    }
+  }
+  return -1;
 }
 
 namespace {

@@ -40,6 +40,11 @@ class Rebuild {
 /// Number of readers of every value (graph outputs count).
 std::map<Value, int> reader_counts(const Graph& graph);
 
+/// Whether two nodes are of one phase and pipeline stage, so that a pass may merge them.
+bool same_phase(const Graph& graph, int a, int b);
+/// The cast of `v` to bf16 that may be made together with node `near`, or -1. `users`: users_of(graph).
+int bf16_cast_of(const Graph& graph, const std::vector<std::vector<int>>& users, Value v, int near);
+
 /// Stored bytes of a value; of a ragged one at the expected row count (its capacity where none is known).
 int64_t expected_bytes(const Graph& graph, Value value);
 

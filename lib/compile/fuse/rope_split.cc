@@ -55,14 +55,8 @@ class RopeSplitPass {
     Value x, dk;
   };
 
-  int64_t bytes(Value v) const {
-    const Type& type = old_.type(v);
-    return numel(type.shape) * static_cast<int64_t>(size_of(type.dtype));
-  }
-  bool together(int a, int b) const {
-    const Tag &x = old_.nodes[a].tag, &y = old_.nodes[b].tag;
-    return x.phase == y.phase && x.stage == y.stage;
-  }
+  int64_t bytes(Value v) const { return expected_bytes(old_, v); }
+  bool together(int a, int b) const { return same_phase(old_, a, b); }
   int readers(Value v) const {
     const auto at = readers_.find(v);
     return at == readers_.end() ? 0 : at->second;
@@ -156,17 +150,7 @@ class RopeSplitPass {
     backward_[place] = b;
   }
 
-  int cast_of(Value v, int near) const {
-    if (outputs_.count(v)) return -1;
-    for (int user : users_[v.node]) {
-      const Node& node = old_.nodes[user];
-      if (node.op == &ops::kCast && node.inputs[0] == v && together(user, near) &&
-          node.outputs[0].dtype == DType::kBF16) {
-        return user;
-      }
-    }
-    return -1;
-  }
+  int cast_of(Value v, int place) const { return bf16_cast_of(old_, users_, v, place); }
 
   /// split -> rms_norm, rope -> cast?
   void find_forward(int split) {

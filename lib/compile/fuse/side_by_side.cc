@@ -97,9 +97,10 @@ class SideBySidePass {
     return cost.bytes <= kMostBytes && cost.matmul_flops == 0;  // products want room to pack, per thread
   }
 
-  bool together(const Node& a, const Node& b) const {
-    if (a.tag.phase == Phase::kUpdate) return b.tag.phase == a.tag.phase && b.tag.stage == a.tag.stage;
-    return a.tag == b.tag;
+  /// Of one layer as well, but in the update, where layers do not wait for one another.
+  bool together(int a, int b) const {
+    return same_phase(old_, a, b) && (old_.nodes[a].tag.phase == Phase::kUpdate ||
+                                      old_.nodes[a].tag.layer == old_.nodes[b].tag.layer);
   }
 
   /// Whether `v` stands before node `first`, or can: what only renames a value is made when it is asked for.
@@ -143,7 +144,7 @@ class SideBySidePass {
       }
       // Nor may one wait for a transfer that only another one needs.
       if (group.size() < kMostParts && transfer_[group.front()] == transfer_[i] &&
-          together(old_.nodes[group.front()], old_.nodes[i]) &&
+          together(group.front(), i) &&
           may_move(i, group.front())) {
         group.push_back(i);
         group_of_[i] = static_cast<int>(g);
