@@ -97,6 +97,14 @@ std::string elementwise_rule(size_t operands, size_t results) {
   return text;
 }
 
+RowRange expert_rows(const Tensor& plan, int64_t e, int64_t rows) {
+  const int32_t* offset = plan.as<const int32_t>();
+  const RowRange range{offset[e], offset[e + 1]};
+  MT_CHECK(range.begin >= 0 && range.begin <= range.end && range.end <= rows, "expert ", e,
+           " has rows ", range.begin, " to ", range.end, " of ", rows);
+  return range;
+}
+
 bool is_constant(const Graph& graph, Value v, double* value) {
   if (!v.valid() || graph.node(v).op != &kConstant) return false;
   *value = graph.node(v).attrs.real("value");

@@ -40,6 +40,12 @@ std::string plain_letters(size_t n);
 /// "*,*->*" for `operands` operands and `results` results.
 std::string elementwise_rule(size_t operands, size_t results);
 
+/// Rows [begin, end) of expert `e` by a dispatch plan (experts.h), checked against `rows` in all.
+struct RowRange {
+  int64_t begin, end;
+};
+RowRange expert_rows(const Tensor& plan, int64_t e, int64_t rows);
+
 /// Is `v` the output of a constant node? Then `value` receives what it is filled with.
 bool is_constant(const Graph& graph, Value v, double* value);
 /// A constant zero of this type (not ragged).

@@ -25,18 +25,6 @@ Cost product_cost(Types inputs, Types outputs, int64_t rows, int64_t n, int64_t 
   return cost;
 }
 
-/// Checked row range of expert e.
-struct Range {
-  int64_t begin, end;
-};
-Range rows_of(const Tensor& plan, int64_t e, int64_t rows) {
-  const int32_t* offset = plan.as<const int32_t>();
-  const Range range{offset[e], offset[e + 1]};
-  MT_CHECK(range.begin >= 0 && range.begin <= range.end && range.end <= rows, "expert ", e,
-           " has rows ", range.begin, " to ", range.end, " of ", rows);
-  return range;
-}
-
 // ---- y = rows w^T ----
 
 std::vector<Type> infer_grouped(const Attrs&, Types inputs) {
@@ -62,7 +50,7 @@ void reference_grouped(const Attrs&, Tensors inputs, std::span<Tensor> outputs) 
   const std::vector<double> x = load(inputs[0]), w = load(inputs[1]);
   const int64_t experts = inputs[1].shape[0], n_out = inputs[1].shape[1], n_in = inputs[1].shape[2];
   for (int64_t e = 0; e < experts; ++e) {
-    const Range range = rows_of(inputs[2], e, inputs[0].shape[0]);
+    const RowRange range = expert_rows(inputs[2], e, inputs[0].shape[0]);
     for (int64_t r = range.begin; r < range.end; ++r) {
       for (int64_t n = 0; n < n_out; ++n) {
         double sum = 0;
@@ -88,7 +76,7 @@ void reference_dx(const Attrs&, Tensors inputs, std::span<Tensor> outputs) {
   const int64_t experts = inputs[1].shape[0], n_out = inputs[1].shape[1], n_in = inputs[1].shape[2];
   std::vector<double> dx(outputs[0].numel(), 0.0);
   for (int64_t e = 0; e < experts; ++e) {
-    const Range range = rows_of(inputs[2], e, inputs[0].shape[0]);
+    const RowRange range = expert_rows(inputs[2], e, inputs[0].shape[0]);
     for (int64_t r = range.begin; r < range.end; ++r) {
       for (int64_t n = 0; n < n_out; ++n) {
         const double d = dy[r * n_out + n];
@@ -137,7 +125,7 @@ void reference_dw(const Attrs&, Tensors inputs, std::span<Tensor> outputs) {
   const int64_t n_in = outputs[0].shape[2];
   std::vector<double> dw(outputs[0].numel(), 0.0);
   for (int64_t e = 0; e < experts; ++e) {
-    const Range range = rows_of(inputs[2], e, inputs[0].shape[0]);
+    const RowRange range = expert_rows(inputs[2], e, inputs[0].shape[0]);
     for (int64_t r = range.begin; r < range.end; ++r) {
       for (int64_t n = 0; n < n_out; ++n) {
         const double d = dy[r * n_out + n];

@@ -27,17 +27,9 @@ void check_plan(const char* op, const Type& plan, int64_t experts) {
            to_string(plan), " for ", experts, " experts");
 }
 
-/// Rows of expert e (all rows where there are no experts).
-struct Range {
-  int64_t begin, end;
-};
-Range rows_of(const Tensor* plan, int64_t e, int64_t rows) {
-  if (!plan) return {0, rows};
-  const int32_t* offset = plan->as<const int32_t>();
-  const Range range{offset[e], offset[e + 1]};
-  MT_CHECK(range.begin >= 0 && range.begin <= range.end && range.end <= rows, "expert ", e, " has rows ",
-           range.begin, " to ", range.end, " of ", rows);
-  return range;
+/// Rows of expert e; all rows where there are no experts.
+RowRange rows_of(const Tensor* plan, int64_t e, int64_t rows) {
+  return plan ? expert_rows(*plan, e, rows) : RowRange{0, rows};
 }
 
 /// Row of x that row r of the products reads.
@@ -53,16 +45,19 @@ Source source_of(const Attrs& attrs, const Tensor* plan, int64_t experts) {
 
 double sigmoid(double z) { return 1.0 / (1.0 + std::exp(-z)); }
 
-/// Product operations per row of all weights [.., n_i, k].
-double macs(Types weights) {
-  double sum = 0;
-  for (const Type& w : weights) {
-    sum += static_cast<double>(w.shape.back()) * static_cast<double>(w.shape[w.shape.size() - 2]);
-  }
-  return sum;
-}
 double rows_in(const Type& t) {
   return static_cast<double>(elements(t)) / static_cast<double>(t.shape.back());
+}
+
+/// Of products of every row of output 0 with all `weights` [.., n_i, k].
+Cost products_cost(Types weights, Types inputs, Types outputs) {
+  Cost cost;
+  for (const Type& w : weights) {
+    cost.matmul_flops += 2.0 * rows_in(outputs[0]) * static_cast<double>(w.shape.back()) *
+                         static_cast<double>(w.shape[w.shape.size() - 2]);
+  }
+  cost.bytes = bytes_of(inputs) + bytes_of(outputs);
+  return cost;
 }
 
 // ---- y_i = x w_i^T, hidden = silu(y_1) y_2 ----
@@ -101,10 +96,7 @@ std::vector<Type> infer_forward(const Attrs& attrs, Types inputs) {
 
 Cost cost_forward(const Attrs& attrs, Types inputs, Types outputs) {
   const ProjectionOperands at = projections_operands(attrs);
-  Cost cost;
-  cost.matmul_flops = 2.0 * rows_in(outputs[0]) * macs(inputs.subspan(at.weights, at.count));
-  cost.bytes = bytes_of(inputs) + bytes_of(outputs);
-  return cost;
+  return products_cost(inputs.subspan(at.weights, at.count), inputs, outputs);
 }
 
 void reference_forward(const Attrs& attrs, Tensors inputs, std::span<Tensor> outputs) {
@@ -121,7 +113,7 @@ void reference_forward(const Attrs& attrs, Tensors inputs, std::span<Tensor> out
     const int64_t n_out = shape[shape.size() - 2], rows = outputs[0].rows();
     y[i].resize(rows * n_out);
     for (int64_t e = 0; e < experts; ++e) {
-      const Range range = rows_of(plan, e, rows);
+      const RowRange range = rows_of(plan, e, rows);
       for (int64_t r = range.begin; r < range.end; ++r) {
         const double* from = x.data() + source(r) * n_in;
         for (int64_t n = 0; n < n_out; ++n) {
@@ -165,10 +157,7 @@ std::vector<Type> infer_dx(const Attrs& attrs, Types inputs) {
 
 Cost cost_dx(const Attrs& attrs, Types inputs, Types outputs) {
   const ProjectionOperands at = projections_dx_operands(attrs);
-  Cost cost;
-  cost.matmul_flops = 2.0 * rows_in(outputs[0]) * macs(inputs.subspan(at.weights, at.count));
-  cost.bytes = bytes_of(inputs) + bytes_of(outputs);
-  return cost;
+  return products_cost(inputs.subspan(at.weights, at.count), inputs, outputs);
 }
 
 /// dx += dy w for the rows of every expert.
@@ -177,7 +166,7 @@ void add_dx(const Tensor& dy_tensor, const Tensor& w_tensor, const Tensor* plan,
   const int64_t n_in = w_tensor.shape.back(), n_out = w_tensor.shape[w_tensor.shape.size() - 2];
   const int64_t experts = plan ? w_tensor.shape[0] : 1;
   for (int64_t e = 0; e < experts; ++e) {
-    const Range range = rows_of(plan, e, dy_tensor.rows());
+    const RowRange range = rows_of(plan, e, dy_tensor.rows());
     for (int64_t r = range.begin; r < range.end; ++r) {
       for (int64_t n = 0; n < n_out; ++n) {
         const double d = dy[r * n_out + n];
@@ -245,7 +234,7 @@ void reference_dw(const Attrs& attrs, Tensors inputs, std::span<Tensor> outputs)
     const Source source = source_of(attrs, plan, experts);
     std::vector<double> dw(outputs[i].numel(), 0.0);
     for (int64_t e = 0; e < experts; ++e) {
-      const Range range = rows_of(plan, e, inputs[i].rows());
+      const RowRange range = rows_of(plan, e, inputs[i].rows());
       for (int64_t r = range.begin; r < range.end; ++r) {
         const double* from = x.data() + source(r) * n_in;
         for (int64_t n = 0; n < n_out; ++n) {
@@ -283,10 +272,7 @@ std::vector<Type> infer_swiglu(const Attrs& attrs, Types inputs) {
 }
 
 Cost cost_swiglu(const Attrs&, Types inputs, Types outputs) {
-  Cost cost;
-  cost.matmul_flops = 2.0 * rows_in(outputs[0]) * macs(inputs.subspan(1, 1));
-  cost.bytes = bytes_of(inputs) + bytes_of(outputs);
-  return cost;
+  return products_cost(inputs.subspan(1, 1), inputs, outputs);
 }
 
 void reference_swiglu(const Attrs& attrs, Tensors inputs, std::span<Tensor> outputs) {

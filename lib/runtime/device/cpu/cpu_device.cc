@@ -35,10 +35,7 @@ struct Copies {
 
 class CpuDevice : public Device {
  public:
-  explicit CpuDevice(const CpuOptions& options) : options_(options), pool_(options.threads) {
-    for (int w = 0; w < pool_.size(); ++w)
-      teams_.push_back(std::make_unique<ThreadPool>(ThreadPool::Borrowed(), pool_.size()));
-  }
+  explicit CpuDevice(const CpuOptions& options) : options_(options), pool_(options.threads) {}
 
   ~CpuDevice() override {
     lanes_ = {};
@@ -82,6 +79,10 @@ class CpuDevice : public Device {
     KernelChoice choice;
     if (attrs.has("body") && !options_.reference) {
       const auto body = std::make_shared<const cpu::Together>(attrs, inputs, outputs, pool_.size());
+      while (teams_.size() < body->leaders()) {
+        teams_.push_back(std::make_unique<ThreadPool>(ThreadPool::Borrowed(),
+                                                      cpu::Together::team_size(pool_.size())));
+      }
       choice.name = body->name();
       choice.workspace_bytes = body->workspace_bytes();
       choice.body = body;
@@ -180,7 +181,7 @@ class CpuDevice : public Device {
 
   const CpuOptions options_;
   ThreadPool pool_;
-  std::vector<std::unique_ptr<ThreadPool>> teams_;  // for kernels that run together: one per worker
+  std::vector<std::unique_ptr<ThreadPool>> teams_;  // for kernels that run together
   std::map<void*, size_t> sizes_;
   cpu::PackedWeights packed_;
   std::array<std::unique_ptr<HostLane>, 8> lanes_;

@@ -36,7 +36,7 @@ Together::Together(const Attrs& attrs, std::span<const Type> inputs, std::span<c
     part.kernel = find_kernel(body.op->name, body.attrs, own_in, own_out);
     MT_CHECK(part.kernel || body.op->reference, "op ", body.op->name, " has neither kernel nor reference");
     if (part.kernel && part.kernel->workspace)
-      part.workspace = part.kernel->workspace(body.attrs, own_in, own_out, threads);
+      part.workspace = part.kernel->workspace(body.attrs, own_in, own_out, team_size(threads));
     part.bytes = bytes_of(own_in) + bytes_of(own_out);
     region_ = std::max(region_, (part.workspace + 63) / 64 * 64);
     in += part.inputs;
@@ -69,23 +69,23 @@ void Together::run(std::span<const Tensor> in, std::span<Tensor> out, std::byte*
     return;
   }
   const size_t count = parts_.size();
-  std::atomic<size_t> next{0}, finished{0}, regions{0};
-  // Who comes late, or again, finds no part left to lead: so there are as many regions as leaders.
+  std::atomic<size_t> next{0}, finished{0}, leading{0};
+  // Who comes late, or again, finds no part left to lead.
   pool.run_in_order(pool.size(), [&](int64_t, int worker) {
     std::exception_ptr failure;
-    std::byte* region = nullptr;  // of those that lead parts, at most one each
+    size_t own = count;  // this leader's team and region
     for (size_t i; (i = next.fetch_add(1)) < count; finished.fetch_add(1, std::memory_order_acq_rel)) {
-      if (!region) region = workspace + regions.fetch_add(1) * region_;
+      if (own == count) own = leading.fetch_add(1);
       try {
-        run_part(parts_[i], in, out, region, *teams[static_cast<size_t>(worker)]);
+        run_part(parts_[i], in, out, workspace + own * region_, *teams[own]);
       } catch (...) {
         failure = std::current_exception();
       }
     }
     for (int looks = 0; finished.load(std::memory_order_acquire) < count; ++looks) {
-      for (int leader = 0; leader < pool.size(); ++leader) {
-        // Leaders are worker 0 of their teams; the main pool's worker 0 takes the leader's number there.
-        if (leader != worker) teams[static_cast<size_t>(leader)]->help(worker == 0 ? leader : worker);
+      const size_t teams_at_work = leading.load();
+      for (size_t team = 0; team < teams_at_work; ++team) {
+        if (team != own) teams[team]->help(worker + 1);  // 0 is its leader
       }
       if (looks > kLooks) std::this_thread::yield();
     }

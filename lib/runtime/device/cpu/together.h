@@ -25,9 +25,13 @@ class Together {
  public:
   Together(const Attrs& attrs, std::span<const Type> inputs, std::span<const Type> outputs, int threads);
 
-  size_t workspace_bytes() const { return region_ * std::min<size_t>(threads_, parts_.size()); }
+  /// Parts that can be under way at once: each has a region of the workspace and a team.
+  size_t leaders() const { return std::min<size_t>(threads_, parts_.size()); }
+  size_t workspace_bytes() const { return region_ * leaders(); }
   std::string name() const;
-  /// Runs all parts. `teams`: a borrowed pool for every worker of `pool`, of its size.
+  /// Workers of a team whose leader has `threads` to help it: itself and everybody, under a number of his own.
+  static int team_size(int threads) { return threads == 1 ? 1 : threads + 1; }
+  /// Runs all parts. `teams`: at least leaders() borrowed pools of team_size(pool.size()).
   void run(std::span<const Tensor> in, std::span<Tensor> out, std::byte* workspace, ThreadPool& pool,
            std::span<const std::unique_ptr<ThreadPool>> teams) const;
 
