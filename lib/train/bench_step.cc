@@ -123,9 +123,7 @@ class Contender {
     t.tokens_per_second = static_cast<double>(tokens()) / t.seconds;
     t.mfu = t.tokens_per_second / fabric_.size() *
             training_flops_per_token(config().model, config().data.sequence_length) / peak;
-    const Plan& plan = session_->plan();
-    t.planned_bytes = fabric_.max_over_ranks(plan.state_bytes() + plan.arena_bytes +
-                                             plan.frame_bytes() + plan.ragged_bytes);
+    t.planned_bytes = fabric_.max_over_ranks(session_->planned_bytes());
     t.device_bytes = fabric_.max_over_ranks(session_->executor().memory_bytes());
     return t;
   }

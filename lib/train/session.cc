@@ -376,6 +376,13 @@ void Session::keep_outputs(const Play& play) {
   }
 }
 
+int64_t Session::planned_bytes() const {
+  const Plan& plan = compiled_.plan;
+  const KernelMemory kernels = kernel_memory(plan, *device_);
+  return plan.state_bytes() + plan.arena_bytes + plan.frame_bytes() + plan.ragged_bytes + kernels.workspace +
+         kernels.packed;
+}
+
 StepResult Session::train_step(int64_t first, int64_t global_batch,
                                const std::vector<int64_t>& valid, const StepSettings& settings,
                                const FillBatch& fill,

@@ -65,6 +65,9 @@ class Session {
   const Graph& graph() const { return graph_; }
   Executor& executor() { return *executor_; }
   const Device& device() const { return *device_; }
+  /// What the executor should hold by the plan: its states, activations and token rows, and what this device's
+  /// kernels ask for besides.
+  int64_t planned_bytes() const;
   const Config& config() const { return config_; }
   const std::vector<Parameter>& parameters() const { return table_; }
 
