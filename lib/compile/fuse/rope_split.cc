@@ -28,9 +28,7 @@ class RopeSplitPass {
  public:
   RopeSplitPass(const LocalGraph& local, FusionReport& report)
       : rebuild_(local), old_(local.graph), readers_(reader_counts(local.graph)),
-        users_(users_of(local.graph)), report_(report) {
-    for (const NamedValue& o : old_.outputs) outputs_.insert(o.value);
-  }
+        users_(users_of(local.graph)), report_(report) {}
 
   LocalGraph run() {
     const int n = static_cast<int>(old_.nodes.size());
@@ -63,7 +61,7 @@ class RopeSplitPass {
   }
   /// The one reader of `v`, if it is a node of kind `op` together with `near`; else -1.
   int only_reader(Value v, const OpDef& op, int near) const {
-    if (readers(v) != 1 || outputs_.count(v)) return -1;
+    if (readers(v) != 1) return -1;
     for (int user : users_[v.node]) {
       const Node& node = old_.nodes[user];
       const bool reads = std::find(node.inputs.begin(), node.inputs.end(), v) != node.inputs.end();
@@ -162,17 +160,18 @@ class RopeSplitPass {
     f.split = split;
     f.rope = only_reader({split, 1}, ops::kRope, split);
     if (f.rope < 0 || !turns_rows(old_.nodes[f.rope])) return;
-    bool kept = outputs_.count({split, 0}) != 0;
+    int known = 0;  // readers of the first part that will not need it
     for (int user : users_[split]) {
       const Node& reader = old_.nodes[user];
       if (reader.inputs[0] == Value{split, 0} && reader.op == &ops::kRmsNorm && f.norm < 0 &&
           together(user, split)) {
         f.norm = user;
-      } else if (user != f.rope && !reads_joint_.count(user)) {
-        kept = true;  // the first part must be stored all the same
+        ++known;
+      } else if (reads_joint_.count(user)) {
+        ++known;
       }
     }
-    if (f.norm < 0 || kept) return;
+    if (f.norm < 0 || known < readers({split, 0})) return;
     std::vector<int> group{split, f.norm, f.rope};
     std::vector<Value> results{{f.norm, 0}, {f.norm, 1}};
     f.cast = only_reader({f.rope, 0}, ops::kCast, split);
@@ -226,7 +225,7 @@ class RopeSplitPass {
     if (gone_.count(index) || node.op != &ops::kRope) return false;
     for (Value v = node.inputs[0];;) {
       const Node& from = old_.node(v);
-      if (readers(v) != 1 || outputs_.count(v) || !together(v.node, index)) return false;
+      if (readers(v) != 1 || !together(v.node, index)) return false;
       const int shared = from.op->alias ? from.op->alias(from.attrs, v.output) : -1;
       if (shared < 0) {
         return !from.inputs.empty() && !ops::is_collective(*from.op) && !ops::is_transfer(*from.op);
@@ -252,7 +251,6 @@ class RopeSplitPass {
   const std::map<Value, int> readers_;
   const std::vector<std::vector<int>> users_;
   FusionReport& report_;
-  std::set<Value> outputs_;
   std::map<int, Forward> forward_;    // by the node in whose place it is made
   std::map<int, Backward> backward_;
   std::set<int> reads_joint_;  // norm gradients that no longer read the split's first part
